@@ -122,8 +122,11 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running_server(
     command: Sequence[str], is_ready: Callable[[], bool], seconds: float, **environment: str
-) -> Iterator[None]:
-    """Runs a server during the block; raises ServerError if it ended, or was not ready within the seconds."""
+) -> Iterator[subprocess.Popen]:
+    """Runs a server during the block, and gives its process.
+
+    Raises ServerError if it ended, or was not ready within the seconds.
+    """
     with tempfile.TemporaryFile() as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, env=child_environment() | environment, **streams)
@@ -135,7 +138,7 @@ def running_server(
                     line = error_line(output.read().decode(errors="replace"))
                     raise ServerError(line if process.poll() is not None else f"not ready in time: {line}")
                 time.sleep(0.3)
-            yield
+            yield process
         finally:
             process.terminate()
             try:

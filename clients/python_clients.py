@@ -11,10 +11,11 @@ import importlib.metadata
 import importlib.util
 import json
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -96,49 +97,84 @@ def mediapipe_result(exported: ExportedRun) -> ClientResult:
 def triton_result(exported: ExportedRun) -> ClientResult:
     """Queries a Triton server that serves the SavedModel."""
     name, inputs = f"Triton (nvidia-pytriton {TRITON_VERSION}), HTTP", "raw text"
+    environment = exported.folder / "environments" / "triton"
     try:
-        environment = exported.folder / "environments" / "triton"
-        python = python_environment(environment, TRITON_PACKAGES, TRITON_PYTHON, without_pip=True)
-    except ClientUnavailableError as error:
-        return not_run(name, str(error))
-    ports = [free_port() for _ in range(3)]
-    program = [python, str(PROGRAMS / "triton_server.py"), str(exported.savedmodel), NAME, *map(str, ports)]
-    try:
-        with running_server(program, lambda: _triton_is_ready(ports[0]), TRITON_START_SECONDS, **QUIET):
-            _query_triton(ports[0], exported.texts[:1])
+        with (
+            running_triton(environment, exported.savedmodel.parent) as (_, port),
+            triton_connection(port) as connection,
+        ):
+            _query_triton(connection, exported.texts[:1])
             began = time.perf_counter()
             batches = _batches(exported.texts, TRITON_BATCH)
-            rows = [row for batch in batches for row in _query_triton(ports[0], batch)]
+            rows = [row for batch in batches for row in _query_triton(connection, batch)]
             seconds = time.perf_counter() - began
+    except ClientUnavailableError as error:
+        return not_run(name, str(error))
     except (ServerError, OSError, http.client.HTTPException) as error:
         return failure(name, inputs, len(exported.texts), error)
     found = np.array(rows, np.float32)
     return compare(name, inputs, exported.expected, found, exported.bundle.thresholds, seconds=seconds)
 
 
-def triton_request(texts: Sequence[str]) -> dict:
+@contextlib.contextmanager
+def running_triton(environment: Path, folder: Path) -> Iterator[tuple[subprocess.Popen, int]]:
+    """Serves a folder of versions with Triton during the block; gives the server's process and its HTTP port.
+
+    `environment` is the folder of Triton's virtual environment, created if missing. Raises ClientUnavailableError
+    if it cannot be created, ServerError if the server does not start.
+    """
+    python = python_environment(environment, TRITON_PACKAGES, TRITON_PYTHON, without_pip=True)
+    ports = [free_port() for _ in range(3)]
+    program = [python, str(PROGRAMS / "triton_server.py"), str(folder), NAME, *map(str, ports)]
+    with running_server(program, lambda: _triton_is_ready(ports[0]), TRITON_START_SECONDS, **QUIET) as server:
+        yield server, ports[0]
+
+
+def triton_connection(
+    port: int, seconds: float = TRITON_RESPONSE_SECONDS
+) -> contextlib.closing[http.client.HTTPConnection]:
+    """A persistent connection to a server of this machine, for one thread; `seconds` is the longest response time."""
+    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=seconds))
+
+
+def request_triton(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: str | bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Status and body of the response to a request about the served model."""
+    connection.request(method, f"/v2/models/{NAME}/{path}", body, headers or {})
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def triton_request(texts: Sequence[str], outputs: Sequence[str] = ("probabilities",)) -> dict:
     """The JSON body of a request for texts, in the protocol of Triton and KServe."""
     tensor = {"name": "text", "shape": [len(texts), 1], "datatype": "BYTES", "data": list(texts)}
-    return {"inputs": [tensor], "outputs": [{"name": "probabilities"}]}
+    return {"inputs": [tensor], "outputs": [{"name": name} for name in outputs]}
 
 
-def triton_rows(response: dict) -> list[list[float]]:
-    """The probabilities in the JSON body of a response, one list for each text."""
-    (tensor,) = [tensor for tensor in response["outputs"] if tensor["name"] == "probabilities"]
+def triton_binary_request(texts: Sequence[bytes], outputs: Sequence[str]) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a request for texts that need not be UTF-8, in the protocol's binary format."""
+    data = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    request = triton_request([""] * len(texts), outputs)
+    del request["inputs"][0]["data"]
+    request["inputs"][0]["parameters"] = {"binary_data_size": len(data)}
+    header = json.dumps(request).encode()
+    return header + data, {"Inference-Header-Content-Length": str(len(header))}
+
+
+def triton_rows(response: dict, output: str = "probabilities") -> list[list[float]]:
+    """An output in the JSON body of a response, one list for each text."""
+    (tensor,) = [tensor for tensor in response["outputs"] if tensor["name"] == output]
     return np.reshape(tensor["data"], tensor["shape"]).tolist()
 
 
-def _request(port: int, seconds: float, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
-    with contextlib.closing(connection):
-        connection.request(method, f"/v2/models/{NAME}/{path}", body)
-        response = connection.getresponse()
-        return response.status, response.read()
-
-
-def _query_triton(port: int, texts: Sequence[str]) -> list[list[float]]:
+def _query_triton(connection: http.client.HTTPConnection, texts: Sequence[str]) -> list[list[float]]:
     request = json.dumps(triton_request(texts), allow_nan=False)
-    status, body = _request(port, TRITON_RESPONSE_SECONDS, "POST", "infer", request)
+    status, body = request_triton(connection, "POST", "infer", request)
     if status != http.client.OK:
         raise ServerError(f"HTTP {status}: {body.decode(errors='replace')[:300]}")
     return triton_rows(json.loads(body))
@@ -146,7 +182,8 @@ def _query_triton(port: int, texts: Sequence[str]) -> list[list[float]]:
 
 def _triton_is_ready(port: int) -> bool:
     try:
-        return _request(port, 5, "GET", "ready")[0] == http.client.OK
+        with triton_connection(port, 5) as connection:
+            return request_triton(connection, "GET", "ready")[0] == http.client.OK
     except (OSError, http.client.HTTPException):
         return False
 

@@ -151,15 +151,21 @@ def progress(folder: Path, run: str = "run") -> dict[str, Any]:
 
 def watched(fit: Fit, every_s: float = 0.5) -> Iterator[tuple[float, float, int]]:
     """Seconds, resident memory in MB and open files of a process, until it ends."""
-    started, page = time.monotonic(), os.sysconf("SC_PAGE_SIZE")
+    started = time.monotonic()
     proc = Path("/proc") / str(fit.process.pid)
     while fit.process.poll() is None:
         try:
-            resident = int((proc / "statm").read_text().split()[1]) * page / 1e6
+            resident = resident_mb(fit.process.pid)
             yield time.monotonic() - started, resident, len(list((proc / "fd").iterdir()))
         except (FileNotFoundError, ProcessLookupError, IndexError):
             return
         time.sleep(every_s)
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process."""
+    pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
