@@ -1,6 +1,7 @@
 """The error for unusable input, and the hint at similar names that ends its message."""
 
 import difflib
+import importlib.util
 import itertools
 from collections.abc import Iterable
 
@@ -14,6 +15,18 @@ class InputError(ValueError):
 
     The message is one line: `FILE:LINE: expected X, got Y. HINT`, or the flag in place of the file.
     """
+
+
+def require_package(module: str, user: str, extra: str) -> None:
+    """Raises InputError if a package of an extra is not installed; `user` is the flag or command that needs it.
+
+    The command in the message works where kmha is installed, from a checkout or a wheel. An empty extra: kmha itself.
+    """
+    if importlib.util.find_spec(module) is None:
+        package = f"kmha[{extra}]" if extra else "kmha"
+        raise InputError(
+            f"{user}: expected the package {module.replace('_', '-')}, got none; pip install '{package}'"
+        )
 
 
 def format_names(names: Iterable[str], none: str = "none") -> str:

@@ -18,6 +18,7 @@ from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import FAILED, format_table, parse, run
 from training.io.disk import to_json, write_result
+from training.io.examples import FormatFlags
 from training.io.json_subprocess import Crashed
 from training.speed.prepare import Peer, Precision, make_workload, missing_package, read_rows
 from training.speed.rounds import (
@@ -33,8 +34,8 @@ from training.speed.rounds import (
 logger = logging.getLogger("kmha")
 
 
-@dataclass(frozen=True)
-class BenchmarkConfig:
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkConfig(FormatFlags):
     """Measures the training speed of kmha, KerasHub and PyTorch; prints JSON on stdout."""
 
     data: Path | None = None
@@ -88,7 +89,9 @@ def _benchmark(config: BenchmarkConfig) -> int:
             f"--num-heads: expected a divisor of --hidden-dim {config.hidden_dim}, got {config.num_heads}"
         )
     trainers = _trainers(config)
-    rows = read_rows(config.data, config.text_column, config.label_column, config.rows, config.seed)
+    rows = read_rows(
+        config.data, config.text_column, config.label_column, config.rows, config.seed, config.form
+    )
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         sizes = {
             name: getattr(config, name)

@@ -23,6 +23,7 @@ from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.io.disk import to_json
 from training.io.examples import ColumnFlags
+from training.runs.run_folder import identify_rows
 
 logger = logging.getLogger("kmha")
 
@@ -80,7 +81,8 @@ def _calibrate(config: CalibrateConfig) -> int:
 def _check(config: CalibrateConfig) -> None:
     """Checks the settings and the run before TensorFlow is imported."""
     manifest = read_manifest(config.run)
-    file_source(config.data)
+    file_source(config.data, config.form)
+    identify_rows(manifest, config.data)
     task = manifest["task"]
     if task == MASKED_LM or manifest.get("target") == "graded":
         kind = MODEL_NAMES[task] if task == MASKED_LM else "one with a graded target"

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(config: EvaluateConfig) -> int:
-    file_source(config.data)
+    file_source(config.data, config.form)
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
     from training.evaluation.evaluator import evaluate_file

@@ -24,13 +24,13 @@ from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path, write_page
 from training.io.disk import to_json
-from training.io.examples import ColumnOverrides
+from training.io.examples import ColumnOverrides, FormatFlags
 
 logger = logging.getLogger("kmha")
 
 
-@dataclass(frozen=True)
-class ExplainConfig:
+@dataclass(frozen=True, kw_only=True)
+class ExplainConfig(FormatFlags):
     """Explains a prediction by attention and gradients, and evaluates the explanation."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -94,7 +94,7 @@ def _check(config: ExplainConfig, task: str) -> None:
         for value, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
             if value:
                 raise InputError(f"{flag}: expected no text, page or label together with --data, got one")
-        file_source(config.data)
+        file_source(config.data, config.form)
         return
     for name in ("text_column", "text_b_column", "label_column"):
         if getattr(config, name):
@@ -174,7 +174,7 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     from training.evaluation.evaluator import read_inputs, read_rows
 
     assert config.data is not None
-    names = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)
+    names = ColumnOverrides(config.text_column, config.label_column, config.text_b_column, form=config.form)
     _, part = read_rows(bundle, config.data, names, folder)
     if config.rows and config.rows < len(part.rows):
         rng = np.random.default_rng(config.seed)

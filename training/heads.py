@@ -88,7 +88,7 @@ def _check(config: HeadsConfig) -> None:
             f"{config.run}: expected a classifier, a matcher or a tagger, got {MODEL_NAMES[task]};"
             " prune a run that starts from it"
         )
-    file_source(config.data)
+    file_source(config.data, config.form)
     if config.train is not None:
         file_source(config.train)
     if config.prune is not None and config.out is None:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(config: ReportConfig) -> int:
     manifest = read_manifest(config.run)
-    file_source(config.data)
+    file_source(config.data, config.form)
     identify_rows(manifest, config.data)
     page = config.run / REPORT if config.out is None else config.out
     check_page_path(page)

@@ -18,7 +18,10 @@ from training.cli.parser import FAILED, parse, run
 
 logger = logging.getLogger("kmha")
 
-MISSING = "export.batch needs the extra kmha[beam], in an environment of its own: make beam, see docs/how-to/batch.md"
+MISSING = (
+    "export.batch: expected the package apache-beam, got none; pip install 'kmha[beam]' in an environment of its own,"
+    " since it excludes other extras"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -66,7 +66,7 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], LoadedM
     found = _LOADERS[kind]
     for package in found.packages:
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"{path}: expected the package {package}, got none; install {found.extra}")
+            raise InputError(f"{path}: expected the package {package}, got none; pip install {found.extra}")
     for module in (*found.packages, *found.modules):
         importlib.import_module(module)
     return found.load
@@ -248,13 +248,13 @@ _LOADERS = {
     TFLITE: _Loader(
         _load_tflite,
         ("ai_edge_litert",),
-        "kmha[litert]",
+        "'kmha[litert]'",
         ("ai_edge_litert.interpreter", "export.tflite.predictor"),
     ),
-    ONNX: _Loader(_load_onnx, ("onnxruntime",), "kmha[onnx]", ("export.onnx.predictor",)),
-    KERAS_HUB: _Loader(_load_keras_hub, ("tensorflow", "keras_hub"), "kmha[pretrained]", ("keras",)),
+    ONNX: _Loader(_load_onnx, ("onnxruntime",), "'kmha[onnx]'", ("export.onnx.predictor",)),
+    KERAS_HUB: _Loader(_load_keras_hub, ("tensorflow", "keras_hub"), "'kmha[pretrained]'", ("keras",)),
     TORCH: _Loader(
-        _load_torch, ("torch", "transformers"), "torch and transformers", ("training.speed.torch_trainer",)
+        _load_torch, ("torch", "transformers"), "torch transformers", ("training.speed.torch_trainer",)
     ),
 }
 

@@ -4,7 +4,6 @@ Exports a run as an ONNX file: token ids and mask in, probabilities out, with th
 vocabulary in files next to it.
 """  # noqa: D415
 
-import importlib.util
 import logging
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Annotated, Literal
 import tyro
 
 from export.checks import CheckError, check_exportable
-from kmha.errors import InputError
+from kmha.errors import InputError, require_package
 from training.cli.parser import FAILED, parse, run
 
 logger = logging.getLogger("kmha")
@@ -77,8 +76,7 @@ def check_settings(out: Path, opset: int) -> None:
     if not FIRST_OPSET <= opset <= LAST_OPSET:
         raise InputError(f"--opset: expected {FIRST_OPSET} to {LAST_OPSET}, got {opset}")
     for name in NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise InputError(f"export.onnx: expected the package {name}, got none; install kmha[onnx]")
+        require_package(name, "export.onnx", "onnx")
 
 
 if __name__ == "__main__":

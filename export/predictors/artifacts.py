@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, require_package
 from training.cli.parser import WRONG_INPUT
 from training.io.json_subprocess import Crashed
 
@@ -24,9 +23,9 @@ _SUFFIXES = {".tflite": TFLITE, ".onnx": ONNX}
 _GRAPH = "saved_model.pb"
 # By format: the module that reads it, the packages that this module needs, and the extra that installs them.
 _READERS = {
-    SAVEDMODEL: ("export.savedmodel.predictor", ("tensorflow", "tensorflow_text"), "kmha"),
-    TFLITE: ("export.tflite.predictor", ("ai_edge_litert",), "kmha[litert]"),
-    ONNX: ("export.onnx.predictor", ("onnxruntime", "onnx"), "kmha[onnx]"),
+    SAVEDMODEL: ("export.savedmodel.predictor", ("tensorflow", "tensorflow_text"), ""),
+    TFLITE: ("export.tflite.predictor", ("ai_edge_litert",), "litert"),
+    ONNX: ("export.onnx.predictor", ("onnxruntime", "onnx"), "onnx"),
 }
 # A text, a pair of texts, or the words of a sentence.
 Row = bytes | tuple[bytes, bytes] | list[bytes]
@@ -126,10 +125,7 @@ def load(artifact: Artifact) -> Predictor:
     """Loads an artifact into its runtime; raises InputError if that is not installed, or it cannot be read."""
     module, packages, extra = _READERS[artifact.format]
     for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise InputError(
-                f"{artifact.path}: expected the package {package} to read it, got none; install {extra}"
-            )
+        require_package(package, str(artifact.path), extra)
     return importlib.import_module(module).read(artifact.path)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import tyro
 
 from export.checks import CheckError, check_exportable
-from kmha.errors import InputError
+from kmha.errors import InputError, require_package
 from training.cli.parser import FAILED, parse, run
 
 logger = logging.getLogger("kmha")
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(config: TfliteConfig) -> int:
     if config.dynamic_length and config.length:
         raise InputError("--dynamic-length: expected it or --length, got both")
+    require_package("ai_edge_litert", "export.tflite", "litert")
     check_exportable(config.run)
     from kmha.quiet import import_tensorflow
 

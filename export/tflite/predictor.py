@@ -183,7 +183,9 @@ def open_interpreter(path: Path, num_threads: int | None) -> Any:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
-        raise InputError(f"{path}: expected the package ai-edge-litert, got none") from error
+        raise InputError(
+            f"{path}: expected the package ai-edge-litert, got none; pip install 'kmha[litert]'"
+        ) from error
     if not path.is_file():
         raise InputError(f"{path}: expected a TFLite model, got none")
     try:

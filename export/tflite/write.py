@@ -184,7 +184,7 @@ def new_interpreter(content: bytes) -> Any:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise InputError(
-            "TFLite: expected the package ai-edge-litert, got none; install kmha[litert]"
+            "TFLite: expected the package ai-edge-litert, got none; pip install 'kmha[litert]'"
         ) from error
     return Interpreter(model_content=content)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from kmha.bundle.manifest import MANIFEST, MODEL, open_bundle, read_consistent, read_manifest
 from kmha.config import EncoderConfig
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
 from kmha.pretrained.huggingface import (
     CONFIG,
@@ -164,6 +164,24 @@ SAFE_FILES = (
 )
 
 
+# Names without an owner, which the Hugging Face hub redirects.
+HUB_NAMES = {
+    name: f"{'google-bert' if name.startswith('bert') else 'distilbert'}/{name}"
+    for name in (
+        "bert-base-uncased",
+        "bert-base-cased",
+        "bert-large-uncased",
+        "bert-large-cased",
+        "bert-base-multilingual-uncased",
+        "bert-base-multilingual-cased",
+        "bert-base-chinese",
+        "distilbert-base-uncased",
+        "distilbert-base-cased",
+        "distilbert-base-multilingual-cased",
+    )
+}
+
+
 def is_hub_name(name: str) -> bool:
     """Whether the name has the form owner/name, and owner is not a local folder."""
     return bool(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)) and not Path(name.split("/")[0]).exists()
@@ -210,22 +228,23 @@ def find_checkpoint(name: str) -> Checkpoint:
     """Finds and reads a checkpoint; raises InputError if there is none, or it cannot be used.
 
     The name is minilm; a run folder; a folder in the layout of Hugging Face, KerasHub or BERT's first release; a
-    KerasHub preset; or owner/name on the Hugging Face hub. Only the last two use the network, and only if no such
-    folder exists.
+    KerasHub preset; or on the Hugging Face hub owner/name, or a name in `HUB_NAMES`. Only the last three use the
+    network, and only if no such folder exists.
     """
     if name in PACKAGES:
         return read_installed(name)
     # Unlike Path.exists, this accepts names that are invalid for files.
     if os.path.exists(name):
         return _read_folder(Path(name))
-    if is_hub_name(name):
-        return _read_folder(download_hub(name))
+    if name in HUB_NAMES or is_hub_name(name):
+        return _read_folder(download_hub(HUB_NAMES.get(name, name)))
     handle = preset_handle(name)
     if handle is not None:
         return _read_folder(download_preset(name, handle))
     raise InputError(
         f"{name}: expected {', '.join(PACKAGES)}, a folder with a checkpoint, a preset of KerasHub or owner/name on"
         " the Hugging Face hub, got none of them: no such folder, no such preset"
+        f"{did_you_mean(name, (*PACKAGES, *HUB_NAMES))}"
     )
 
 

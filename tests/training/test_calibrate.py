@@ -163,3 +163,8 @@ def test_models_without_probabilities_of_labels_are_refused(made, tmp_path):
     assert "got one with a graded target" in refused(tmp_path, main, str(tmp_path / "graded"), *rows)
     said = refused(tmp_path, main, str(tmp_path / "several"), *rows, "--precision", "0.9")
     assert said.startswith("--precision: expected a model with one prediction per row")
+
+
+def test_training_rows_are_refused(news_run, tmp_path):
+    message = refused(tmp_path, main, str(news_run.folder), "--data", str(news_run.train))
+    assert message.endswith("expected rows that the run was not trained on, got its training rows")

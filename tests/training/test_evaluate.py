@@ -1,6 +1,6 @@
 import pytest
 
-from tests.command_runs import call, write_csv
+from tests.command_runs import call, refused, write_csv
 from training.evaluate import main
 
 
@@ -40,3 +40,16 @@ def test_several_labels(topics_run):
     }
     assert outcome.json.keys() >= names
     assert outcome.json["rows"] == 21 and outcome.json["unknown_labels"] == {"weather": 1}
+
+
+def test_rows_without_any_label_of_the_run_are_refused(news_run, tmp_path):
+    path = write_csv(tmp_path / "a.csv", [("soup bread", "1"), ("goal", "2")])
+    message = refused(tmp_path, main, str(news_run.folder), "--data", str(path))
+    assert message == f"--data {path}: expected labels of the run, food, money, sport, got only 1, 2"
+
+
+def test_a_file_with_another_delimiter_and_encoding(news_run, tmp_path):
+    (tmp_path / "a.csv").write_bytes("Text;Label\nsoupe brûlée;food\n".encode("cp1252"))
+    flags = ["--data.delimiter", ";", "--data.encoding", "cp1252", "--no-intervals"]
+    outcome = call(main, news_run.folder, "--data", tmp_path / "a.csv", *flags)
+    assert outcome.status == 0 and outcome.json["rows"] == 1

@@ -195,9 +195,11 @@ def _flag_names(config_type: type, prefix: str = "") -> list[str]:
         if dataclasses.is_dataclass(kind):
             names += _flag_names(kind, f"{prefix}{name}.")  # pyright: ignore
         elif tyro.conf.Positional not in getattr(kind, "__metadata__", ()):
-            flag = f"{prefix}{name}".replace("_", "-")
+            annotations = getattr(kind, "__metadata__", ())
+            given = next(filter(None, (getattr(each, "name", None) for each in annotations)), name)
+            flag = f"{prefix}{given}".replace("_", "-")
             names.append(f"--{flag}")
-            for annotation in getattr(kind, "__metadata__", ()):
+            for annotation in annotations:
                 names += getattr(annotation, "aliases", None) or ()
             if kind is bool:
                 parent, _, last = flag.rpartition(".")

@@ -12,6 +12,7 @@ from kmha.config import Activation, Norm, Positions
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import Tokenization
 from training.cli.bounds import Count, NotNegative, OpenShare, Positive, Probability, Range
+from training.io.tables import TableFormat
 from training.tasks.settings import (
     ClassifySettings,
     MaskedLmSettings,
@@ -45,6 +46,10 @@ class DataSection:
     """Separates the labels of a multi-label row."""
     query_column: str = ""
     """Column of the query id of a pair. Default: query_id, if the file has it."""
+    delimiter: str | None = None
+    """Separates the columns of .csv and .tsv files: one character, or \\t. Default: a comma, in .tsv files a tab."""
+    encoding: str | None = None
+    """Text encoding of all files, for example cp1252 or utf-16. Default: utf-8."""
     validation_fraction: OpenShare = 0.1
     """Fraction of the training rows to hold out if there is no --data.validation; see --data.large-rows."""
     large_rows: Count = 500_000
@@ -58,6 +63,11 @@ class DataSection:
     """Folder of the prepared TensorFlow Datasets."""
     tfds_test: str = "test"
     """Test split of the --data.tfds data set; empty: none."""
+
+    @property
+    def form(self) -> TableFormat:
+        """The format of the files; raises InputError if it cannot be used."""
+        return TableFormat(self.delimiter or "", self.encoding or "")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from kmha.bundle.manifest import (
     sha256,
 )
 from kmha.config import MAX_HASHED_ID, EncoderConfig
-from kmha.errors import InputError, format_names
+from kmha.errors import InputError, format_names, require_package
 from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -130,6 +130,9 @@ def check_settings(config: FitConfig) -> None:
     _check_task(config)
     if config.task == CLASSIFY:
         config.classify.check_windows(config.text.longest)
+    _check_sections(config)
+    if config.tensorboard:
+        require_package("tensorboard", "--tensorboard", "tensorboard")
     check_teacher(config)
     if config.fewshot.mode in ("probe", "contrastive") and not allows_few_labels(config):
         raise InputError(
@@ -172,6 +175,17 @@ def check_settings(config: FitConfig) -> None:
     if vectors is not None and not vectors.is_file():
         given_kind = "a folder" if vectors.is_dir() else "no such file"
         raise InputError(f"--encoder.vectors {vectors}: expected a file of word vectors, got {given_kind}")
+
+
+def _check_sections(config: FitConfig) -> None:
+    """Checks that the settings of other tasks are the defaults."""
+    for task in TASK_ENTRY:
+        section = getattr(config, task.replace("-", "_"))
+        for field in dataclasses.fields(section):
+            value = getattr(section, field.name)
+            if task != config.task and value != field.default:
+                flag = f"--{task}.{field.name}".replace("_", "-")
+                raise InputError(f"{flag}: expected --task {task} with it, got --task {config.task}")
 
 
 def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:

@@ -124,7 +124,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     texts, path = None, config.distill.texts or config.fewshot.texts
     with unchanged(path):
         if path is not None:
-            unlabelled = read_unlabelled(path, config.task, columns, folder / "texts")
+            unlabelled = read_unlabelled(path, config.task, columns, folder / "texts", config.data.form)
             rows = unseen(unlabelled, [validation] if test is None else [validation, test])
             texts = Subset(unlabelled, rows)
             if config.fewshot.texts is not None:

@@ -19,7 +19,16 @@ from training.io.datasets import pos_rows, review_rows, tfds_rows
 from training.io.disk import open_lines, unchanged
 from training.io.examples import Columns, Example, ExampleSet, Subset, write_examples
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
-from training.io.tables import Block, Row, column_names, has_blocks, read_blocks, read_rows
+from training.io.tables import (
+    DEFAULT_FORMAT,
+    Block,
+    Row,
+    TableFormat,
+    column_names,
+    has_blocks,
+    read_blocks,
+    read_rows,
+)
 from training.tasks.protocol import Task
 
 # Columns and rows of each sample.
@@ -52,14 +61,14 @@ class Source:
             next(self.rows(columns.required), None)
 
 
-def file_source(path: Path) -> Source:
+def file_source(path: Path, form: TableFormat = DEFAULT_FORMAT) -> Source:
     """Source of the rows of a data file; raises InputError if the file is unusable."""
     return Source(
         str(path),
-        column_names(path),
-        lambda columns: read_rows(path, columns),
+        column_names(path, form),
+        lambda columns: read_rows(path, columns, form=form),
         path,
-        (lambda columns: read_blocks(path, columns)) if has_blocks(path) else None,
+        (lambda columns: read_blocks(path, columns, form=form)) if has_blocks(path) else None,
     )
 
 
@@ -71,7 +80,7 @@ def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source
     if data.train is not None and data.tfds:
         raise InputError("--data.train and --data.tfds: expected one source of rows, got both")
     files = {"train": data.train, "validation": data.validation, "test": data.test}
-    sources = {part: file_source(path) for part, path in files.items() if path is not None}
+    sources = {part: file_source(path, data.form) for part, path in files.items() if path is not None}
     if "train" in sources:
         return sources
     if data.tfds:
@@ -123,14 +132,16 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     return examples
 
 
-def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> ExampleSet:
+def read_unlabelled(
+    path: Path, task: str, columns: Columns, folder: Path, form: TableFormat = DEFAULT_FORMAT
+) -> ExampleSet:
     """Reads unlabeled texts for a task ("classify", "match" or "tag") and writes them to disk.
 
     A `.txt` file has one text per line: pairs are separated by a tab, words of sentences by whitespace, and blank
     lines are skipped. A table has the columns of the training rows except the labels. Both can be gzipped.
     """
     is_plain = path.name.lower().removesuffix(".gz").endswith(".txt")
-    texts = _lines(path, task) if is_plain else _rows(path, task, columns)
+    texts = _lines(path, task, form) if is_plain else _rows(path, task, columns, form)
     examples = (Example(each, (), place, ordered=task == TAG) for place, each in texts)
     found = write_examples(examples, folder, 2 if task == MATCH else 1)
     if not len(found):
@@ -149,8 +160,8 @@ def unseen(examples: ExampleSet, others: list[Subset]) -> np.ndarray:
     return np.flatnonzero(~np.isin(examples.digests, known))
 
 
-def _lines(path: Path, task: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    with open_lines(path) as lines:
+def _lines(path: Path, task: str, form: TableFormat) -> Iterator[tuple[str, tuple[str, ...]]]:
+    with open_lines(path, form.encoding) as lines:
         for number, line in enumerate(lines, start=1):
             place, line = f"{path}:{number}", line.rstrip("\r\n")
             if not line.strip():
@@ -165,9 +176,11 @@ def _lines(path: Path, task: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield place, texts
 
 
-def _rows(path: Path, task: str, columns: Columns) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _rows(
+    path: Path, task: str, columns: Columns, form: TableFormat
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     names = (columns.text, columns.text_b) if task == MATCH else (columns.text,)
-    for row in read_rows(path, names):
+    for row in read_rows(path, names, form=form):
         values = [row.values[name] for name in names]
         if task == TAG:
             yield row.place, (_sentence(values[0], row.place, columns.text),)

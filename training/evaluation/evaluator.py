@@ -10,7 +10,7 @@ import numpy as np
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL_NAMES
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.data.inputs import Source
 from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.sentence_batches import read_sentences
@@ -126,6 +126,11 @@ def evaluate_file(
     The folder is a temporary one for the rows. Raises InputError for a file or row that cannot be used.
     """
     task, part, predictions = predict_file(bundle, path, overrides, folder)
+    names = part.examples.label_names
+    if bundle.labels and task.traits.has_classes and not set(names) & set(bundle.labels):
+        raise InputError(
+            f"--data {path}: expected labels of the run, {format_names(bundle.labels)}, got only {format_names(names)}"
+        )
     decision = {"thresholds": bundle.thresholds}
     scores = task.scores(part, bundle.labels, predictions, decision, intervals)
     if bundle.abstain_below is not None:
@@ -150,7 +155,7 @@ def predict_file(
 
 def read_rows(bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Path) -> tuple[Task, Subset]:
     """The task of a bundle and all rows of a file; see `evaluate_file`."""
-    source = file_source(path)
+    source = file_source(path, overrides.form)
     task, columns = resolve_task(bundle, overrides, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     return task, Subset(examples, np.arange(len(examples)))

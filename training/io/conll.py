@@ -41,20 +41,22 @@ def is_conllu(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".conllu")
 
 
-def count_columns(path: Path) -> int:
+def count_columns(path: Path, encoding: str = "") -> int:
     """Counts the columns of the first word line; raises InputError if the file is unreadable or has no word."""
-    return _form(path).width
+    return _form(path, encoding).width
 
 
-def read_sentences(path: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[list[str]]]]:
+def read_sentences(
+    path: Path, columns: Sequence[int], encoding: str = ""
+) -> Iterator[tuple[int, list[list[str]]]]:
     """Yields the line number of each sentence, from 1, and the values of its words in each kept column.
 
     Columns are indices from 0. Raises InputError if the file is unreadable, a line has another number of columns, or
     there is no sentence.
     """
-    form, conllu = _form(path), is_conllu(path)
+    form, conllu = _form(path, encoding), is_conllu(path)
     first, words, found = 0, [], False
-    with open_lines(path) as lines:
+    with open_lines(path, encoding) as lines:
         for number, line in enumerate(lines, start=1):
             kind = _kind(line)
             if kind in ("blank", "document"):
@@ -86,12 +88,12 @@ def read_sentences(path: Path, columns: Sequence[int]) -> Iterator[tuple[int, li
         found = True
         yield first, _kept(words, columns)
     if not found:
-        raise _no_sentence(path)
+        raise _no_sentence(path, encoding)
 
 
-def _form(path: Path) -> _Form:
+def _form(path: Path, encoding: str) -> _Form:
     conllu, hashes = is_conllu(path), None
-    with open_lines(path) as lines:
+    with open_lines(path, encoding) as lines:
         for number, line in enumerate(lines, start=1):
             kind = _kind(line)
             if kind == "word":
@@ -99,7 +101,7 @@ def _form(path: Path) -> _Form:
             if kind == "hash" and not conllu and hashes is None and "\t" in line:
                 hashes = _form_of(line, number)
     if hashes is None:
-        raise _no_sentence(path)
+        raise _no_sentence(path, encoding)
     return hashes
 
 
@@ -132,7 +134,7 @@ def _expected(form: _Form) -> str:
     return f"expected {count} separated by {'tabs' if form.tabs else 'spaces'} as in line {form.line}"
 
 
-def _no_sentence(path: Path) -> InputError:
-    with open_lines(path) as lines:
+def _no_sentence(path: Path, encoding: str) -> InputError:
+    with open_lines(path, encoding) as lines:
         given = "only comments and blank lines" if any(islice(lines, 1)) else "an empty file"
     return InputError(f"{path}: expected sentences with a word on each line, got {given}")

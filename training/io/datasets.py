@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kmha.errors import InputError, format_names
+from kmha.errors import InputError, format_names, require_package
 from training.io.disk import open_lines
 from training.io.tables import Row
 
@@ -102,11 +102,7 @@ def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | No
         InputError: The package, data set, split or feature is missing, the download fails, or a feature has another
             type.
     """
-    if importlib.util.find_spec("tensorflow_datasets") is None:
-        raise InputError(
-            f"tfds data set {name}: expected the package tensorflow-datasets, got none; install it with "
-            "pip install 'kmha[tfds]'"
-        )
+    require_package("tensorflow_datasets", f"tfds data set {name}", "tfds")
     import tensorflow_datasets as tfds
 
     builder = _prepared_builder(tfds, name, data_dir)

@@ -290,21 +290,26 @@ def _growth(path: Path) -> float:
 
 
 @contextmanager
-def open_lines(path: Path) -> Iterator[io.TextIOWrapper]:
-    """Opens a UTF-8 file whose lines end at line feeds only; gzipped if its name ends in `.gz`.
+def open_lines(path: Path, encoding: str = "") -> Iterator[io.TextIOWrapper]:
+    """Opens a text file whose lines end at line feeds only; gzipped if its name ends in `.gz`.
 
-    A byte order mark is skipped. Raises InputError if the file is missing, unreadable or damaged, or a line is too
-    long, also inside the block.
+    The default encoding is UTF-8, where a byte order mark is skipped. Raises InputError if the file is missing,
+    unreadable or damaged, or a line is too long, also inside the block.
     """
     try:
         with _binary(path) as stream:
-            if stream.peek(len(_BOM))[: len(_BOM)] == _BOM:
+            start = stream.peek(len(_BOM))[: len(_BOM)]
+            if not encoding and b"\0" in start[:2]:
+                raise InputError(f"{path}:1: expected UTF-8 text, got byte 0x00{_encoding_hint(start)}")
+            if not encoding and start == _BOM:
                 stream.read(len(_BOM))
             # newline="\n": a carriage return inside a field must not shift the line numbers.
             bounded = BoundedLines(stream, path)
-            with io.TextIOWrapper(bounded, encoding="utf-8", newline="\n") as lines:
+            with io.TextIOWrapper(bounded, encoding=encoding or "utf-8", newline="\n") as lines:
                 yield lines
-    except UnicodeDecodeError:
+    except UnicodeError as error:
+        if encoding:
+            raise InputError(f"{path}: expected text in the encoding {encoding}, got {error}") from None
         raise _invalid_utf8(path) from None
     except FileNotFoundError:
         raise InputError(f"{path}: expected a file, got no such file") from None
@@ -332,7 +337,12 @@ def _invalid_utf8(path: Path) -> InputError:
                 line.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1} of the line"
-        return InputError(f"{path}:{number}: expected UTF-8 text, got {byte}")
+        return InputError(f"{path}:{number}: expected UTF-8 text, got {byte}{_encoding_hint(error.object)}")
     except (EOFError, zlib.error, OSError):
         pass  # Damaged gzip data can decompress to invalid UTF-8 before it fails.
     return InputError(f"{path}:{number + 1}: expected UTF-8 text, got damaged data")
+
+
+def _encoding_hint(line: bytes) -> str:
+    found = "utf-16" if b"\0" in line else "cp1252"
+    return f"; save as UTF-8 or give --data.encoding, for example {found}"

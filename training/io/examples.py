@@ -13,12 +13,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 
 from kmha.errors import InputError
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter, concatenate_ranges
+from training.io.tables import DEFAULT_FORMAT, TableFormat
 
 _BLOCK_ROWS = 4096
 
@@ -275,7 +277,22 @@ class Subset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnFlags:
+class FormatFlags:
+    """Format of the file of --data, as in `training.config.config.DataSection`."""
+
+    delimiter: Annotated[str, tyro.conf.arg(name="data.delimiter")] = ""
+    """Separates the columns of .csv and .tsv files: one character, or \\t. Default: a comma, in .tsv files a tab."""
+    encoding: Annotated[str, tyro.conf.arg(name="data.encoding")] = ""
+    """Text encoding of the file, for example cp1252 or utf-16. Default: utf-8."""
+
+    @property
+    def form(self) -> TableFormat:
+        """The format of the file; raises InputError if it cannot be used."""
+        return TableFormat(self.delimiter, self.encoding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFlags(FormatFlags):
     """Column settings of the commands that read labeled rows."""
 
     text_column: str = ""
@@ -289,14 +306,17 @@ class ColumnFlags:
 
     def given(self) -> "ColumnOverrides":
         """Returns the columns for evaluation."""
-        return ColumnOverrides(self.text_column, self.label_column, self.text_b_column, self.query_column)
+        return ColumnOverrides(
+            self.text_column, self.label_column, self.text_b_column, self.query_column, self.form
+        )
 
 
 @dataclass(frozen=True)
 class ColumnOverrides:
-    """Column names in a file of rows to evaluate; empty: as in training."""
+    """Column names in a file of rows to evaluate, empty: as in training; and the format of the file."""
 
     text: str = ""
     label: str = ""
     text_b: str = ""
     query: str = ""
+    form: TableFormat = DEFAULT_FORMAT

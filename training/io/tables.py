@@ -3,10 +3,12 @@
 Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1.
 """
 
+import codecs
 import collections
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,59 @@ _JSON_SUFFIXES = (".jsonl", ".json")
 _TEXT_SUFFIXES = (".txt",)
 TEXT = "text"
 _CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
+# A name in a first line that is a row and no header: a number, or a text of three words or more.
+_VALUE = re.compile(r"\s*(-?[0-9]+([.,][0-9]+)?|(\S+\s+){2,}\S+)\s*")
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How a data file is read. Raises InputError for a delimiter or an encoding that cannot be used."""
+
+    delimiter: str = ""
+    """Separates the columns of .csv and .tsv files: one character, or \\t. Default: a comma, in .tsv files a tab."""
+    encoding: str = ""
+    """Text encoding of data files, for example cp1252 or utf-16. Default: utf-8."""
+
+    def __post_init__(self):
+        if self.delimiter and (len(self.character) != 1 or self.character in '"\r\n'):
+            raise InputError(f"--data.delimiter: expected one character, got {self.delimiter!r}")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            hint = "; for example utf-8, cp1252 or utf-16"
+            raise InputError(
+                f"--data.encoding: expected a text encoding, got {self.encoding!r}{hint}"
+            ) from None
+
+    @property
+    def character(self) -> str:
+        """The delimiter as one character; empty: as the suffix of a file says."""
+        return "\t" if self.delimiter == "\\t" else self.delimiter
+
+
+DEFAULT_FORMAT = TableFormat()
+
+
+class ColumnNames(list[str]):
+    """Names in a header. A name that is not in it matches the one that differs only in case and surrounding blanks."""
+
+    def __contains__(self, name: object) -> bool:
+        return self._place(name) is not None
+
+    def index(self, name: str, *bounds: Any) -> int:
+        """The position of a name; ValueError if there is none."""
+        place = self._place(name)
+        return super().index(name, *bounds) if place is None else place
+
+    def _place(self, name: object) -> int | None:
+        if super().__contains__(name) or not isinstance(name, str):
+            return super().index(name) if super().__contains__(name) else None
+        same = [place for place, each in enumerate(self) if _plain(each) == _plain(name)]
+        return same[0] if len(same) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +94,15 @@ class Block:
     lines: Sequence[int]  # physical line at which each row starts
 
 
-def csv_header(path: Path, delimiter: str) -> list[str]:
+def csv_header(path: Path, delimiter: str, encoding: str = "") -> ColumnNames:
     """Reads the column names; raises InputError if there is no header or the file is unreadable."""
-    with open_lines(path) as lines:
+    with open_lines(path, encoding) as lines:
         return _header(path, csv.reader(lines, delimiter=delimiter, strict=True))
 
 
-def json_keys(path: Path) -> list[str]:
+def json_keys(path: Path, encoding: str = "") -> list[str]:
     """Reads the keys of the first object of a JSONL file; raises InputError if there is none."""
-    with open_lines(path) as lines:
+    with open_lines(path, encoding) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
                 return list(_json_object(line, f"{path}:{number}"))
@@ -55,11 +110,11 @@ def json_keys(path: Path) -> list[str]:
 
 
 def csv_blocks(
-    path: Path, delimiter: str, required: Sequence[str], optional: Sequence[str] = ()
+    path: Path, delimiter: str, required: Sequence[str], optional: Sequence[str] = (), encoding: str = ""
 ) -> Iterator[Block]:
     """Streams the rows of a CSV or TSV file; rows before an invalid row are yielded before the InputError."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
-    with open_lines(path) as lines:
+    with open_lines(path, encoding) as lines:
         # strict: an unclosed quote is an error, not one field with the rest of the file.
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         names = _header(path, reader)
@@ -93,12 +148,14 @@ def csv_blocks(
             raise InputError(f"{path}: expected rows, got nothing after the header")
 
 
-def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
+def json_blocks(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), encoding: str = ""
+) -> Iterator[Block]:
     """Streams the rows of a JSONL file; arguments and errors are those of `csv_blocks`."""
     columns: dict[str, list[Any]] = {name: [] for name in (*required, *optional)}
     numbers: list[int] = []
     chars, most, found = 0, FEWEST_ROWS, False
-    with open_lines(path) as lines:
+    with open_lines(path, encoding) as lines:
         for number, line in enumerate(lines, start=1):
             if line.isspace():
                 continue
@@ -124,11 +181,18 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     """Raises the InputError for a missing column, with a suggestion."""
-    hint = did_you_mean(name, names, "{!r}")
+    hint = did_you_mean(name, names, "{!r}") or header_hint(names)
     raise InputError(f"{place}: expected column {name!r}, got columns {format_names(names, '(none)')}{hint}")
 
 
-def _header(path: Path, reader: Any) -> list[str]:
+def header_hint(names: Sequence[str]) -> str:
+    """A hint to append to a message about a missing column, if the names look like values."""
+    if any(map(_VALUE.fullmatch, names)):
+        return "; line 1 looks like data: add a header line with the names of the columns"
+    return ""
+
+
+def _header(path: Path, reader: Any) -> ColumnNames:
     try:
         names = next(filter(None, reader), None)
     except csv.Error as error:
@@ -139,7 +203,18 @@ def _header(path: Path, reader: Any) -> list[str]:
     repeated = sorted(name for name, count in collections.Counter(names).items() if name and count > 1)
     if repeated:
         raise InputError(f"{path}:{reader.line_num}: expected unique column names, got {repeated[0]!r} twice")
-    return names
+    if len(names) == 1:
+        counts = {each: names[0].count(each) for each in ",;\t|" if each in names[0]}
+        if counts:
+            # repr shows a tab as \t.
+            looks, given = (
+                f"{each!r}" for each in (max(counts, key=counts.__getitem__), reader.dialect.delimiter)
+            )
+            raise InputError(
+                f"{path}:{reader.line_num}: expected columns separated by {given}, got one column; the line looks"
+                f" separated by {looks}: --data.delimiter {looks}"
+            )
+    return ColumnNames(names)
 
 
 def _next_rows(rows: int, chars: int) -> int:
@@ -271,8 +346,10 @@ class Row:
     place: str  # origin for messages: `train.csv:12`
 
 
-def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Streams the rows of a UTF-8 file; its suffix selects the format, optionally followed by `.gz`.
+def read_rows(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), form: TableFormat = DEFAULT_FORMAT
+) -> Iterator[Row]:
+    """Streams the rows of a file; its suffix selects the format, optionally followed by `.gz`.
 
     - `.csv`, `.tsv`: quoted as in CSV. Blank lines are skipped.
     - `.jsonl`, `.json`: one object per line. Blank lines are skipped. Numbers become text as written. A list contains
@@ -286,10 +363,10 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ())
     """
     suffix = _format_suffix(path)
     if suffix in _CONLL_SUFFIXES:
-        return _conll_rows(path, required, optional)
+        return _conll_rows(path, required, optional, form)
     if suffix in _TEXT_SUFFIXES:
-        return _text_rows(path, required)
-    return _table_rows(path, read_blocks(path, required, optional))
+        return _text_rows(path, required, form)
+    return _table_rows(path, read_blocks(path, required, optional, form))
 
 
 def has_blocks(path: Path) -> bool:
@@ -297,28 +374,30 @@ def has_blocks(path: Path) -> bool:
     return _format_suffix(path) not in (*_CONLL_SUFFIXES, *_TEXT_SUFFIXES)
 
 
-def read_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
+def read_blocks(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), form: TableFormat = DEFAULT_FORMAT
+) -> Iterator[Block]:
     """Streams the rows of a CSV, TSV or JSONL file in blocks; see `read_rows`."""
     delimiter = _DELIMITERS.get(_format_suffix(path))
     if delimiter is not None:
-        return csv_blocks(path, delimiter, required, optional)
-    return json_blocks(path, required, optional)
+        return csv_blocks(path, form.character or delimiter, required, optional, form.encoding)
+    return json_blocks(path, required, optional, form.encoding)
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Path, form: TableFormat = DEFAULT_FORMAT) -> list[str]:
     """Column names: the CSV header, the keys of the first JSONL object, CoNLL numbers from "1", or "text".
 
     Raises InputError if the file is missing, empty or not in the format of its suffix.
     """
     suffix = _format_suffix(path)
     if suffix in _CONLL_SUFFIXES:
-        return [str(number) for number in range(1, count_columns(path) + 1)]
+        return [str(number) for number in range(1, count_columns(path, form.encoding) + 1)]
     if suffix in _TEXT_SUFFIXES:
-        with open_lines(path):
+        with open_lines(path, form.encoding):
             return [TEXT]
     if suffix in _DELIMITERS:
-        return csv_header(path, _DELIMITERS[suffix])
-    return json_keys(path)
+        return csv_header(path, form.character or _DELIMITERS[suffix], form.encoding)
+    return json_keys(path, form.encoding)
 
 
 def _format_suffix(path: Path) -> str:
@@ -339,22 +418,24 @@ def _table_rows(path: Path, blocks: Iterator[Block]) -> Iterator[Row]:
             yield Row(given, f"{prefix}{line}")
 
 
-def _conll_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    names = column_names(path)
+def _conll_rows(
+    path: Path, required: Sequence[str], optional: Sequence[str], form: TableFormat
+) -> Iterator[Row]:
+    names = column_names(path, form)
     for name in required:
         if name not in names:
             raise_missing(str(path), name, names)
     kept = [name for name in dict.fromkeys((*required, *optional)) if name in names]
-    for line, columns in read_sentences(path, [names.index(name) for name in kept]):
+    for line, columns in read_sentences(path, [names.index(name) for name in kept], form.encoding):
         yield Row(dict(zip(kept, columns, strict=True)), f"{path}:{line}")
 
 
-def _text_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+def _text_rows(path: Path, required: Sequence[str], form: TableFormat) -> Iterator[Row]:
     for name in required:
         if name != TEXT:
             raise_missing(str(path), name, (TEXT,))
     found, number = False, 0
-    with open_lines(path) as lines:
+    with open_lines(path, form.encoding) as lines:
         # The limit keeps a file without line ends from filling the memory.
         while line := lines.readline(MAX_FIELD_CHARS + 1):
             number += 1

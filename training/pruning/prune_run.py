@@ -300,7 +300,7 @@ def _check_files(data: DataSection) -> None:
         if path is None:
             continue
         try:
-            file_source(path)
+            file_source(path, data.form)
         except InputError as error:
             hint = "; --train names other training rows" if name == "train" else f", the run's {name} rows"
             raise InputError(f"{error}{hint}") from error

@@ -9,6 +9,7 @@ from kmha.errors import InputError
 from training.config.config import DataSection
 from training.data.sources import find_sources
 from training.io.json_subprocess import has_package
+from training.io.tables import DEFAULT_FORMAT, TableFormat
 from training.speed.workload import Workload
 
 Peer = Literal["keras_hub", "torch"]
@@ -26,9 +27,16 @@ class Rows(NamedTuple):
     num_labels: int
 
 
-def read_rows(data: Path | None, text_column: str, label_column: str, most: int, seed: int) -> Rows:
+def read_rows(
+    data: Path | None,
+    text_column: str,
+    label_column: str,
+    most: int,
+    seed: int,
+    form: TableFormat = DEFAULT_FORMAT,
+) -> Rows:
     """Draws rows of a file, else of the sample, by the seed only; InputError if they are invalid or have one label."""
-    source = find_sources(DataSection(train=data))["train"]
+    source = find_sources(DataSection(train=data, delimiter=form.delimiter, encoding=form.encoding))["train"]
     pairs = []
     for row in source.rows([text_column, label_column]):
         text, label = row.values[text_column], row.values[label_column]

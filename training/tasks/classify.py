@@ -7,9 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from kmha.bundle.manifest import CLASSIFY
 from kmha.config import EncoderConfig
 from kmha.document_windows import window_shape_of
-from kmha.errors import InputError, did_you_mean, format_names
+from kmha.errors import InputError, format_names
 from training.io.examples import (
     ColumnOverrides,
     Columns,
@@ -20,6 +21,7 @@ from training.io.examples import (
     label_matrix,
 )
 from training.io.tables import Row
+from training.tasks.columns import column_hint, refuse_missing_value
 from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import LABEL, LABELS, TEXT, ClassifySettings
 
@@ -56,14 +58,18 @@ class ClassifyTask(ClassifySettings, Task):
     def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
         """Finds the text and label columns, and whether rows have several labels."""
         columns = Columns(columns.text or TEXT, columns.label, columns.separator)
+        if available is not None and columns.text not in available:
+            hint = column_hint(columns.text, "text-column", available, CLASSIFY)
+            raise InputError(
+                f"--data.text-column: expected a column {columns.text}, got {format_names(available)}{hint}"
+            )
         label = columns.label
         if not label:
             known = (LABEL, LABELS) if available is None else available
             order = (LABELS, LABEL) if self.multi_label else (LABEL, LABELS)
             label = next((name for name in order if name in known), "")
         if not label:
-            flag = "--data.label-column"
-            hint = did_you_mean(LABEL, available or (), f"{flag} {{}}") or f"; set {flag}"
+            hint = column_hint(LABEL, "label-column", available or (), CLASSIFY)
             raise InputError(
                 f"--data.label-column: expected a column {LABEL} or {LABELS}, got {format_names(available or ())}{hint}"
             )
@@ -87,6 +93,8 @@ class ClassifyTask(ClassifySettings, Task):
         if not self.multi_label and (len(names) != 1 or not names[0]):
             what = "none" if not any(names) else f"{len(names)} labels"
             raise InputError(f"{row.place}: {columns.label} must be one label, got {what}")
+        for name in names:
+            refuse_missing_value(name, columns.label, row.place)
         return (Example((text,), names, row.place),)
 
     def fit_linear_path(

@@ -17,7 +17,7 @@ from kmha.errors import InputError
 from kmha.models.encoder import TransformerEncoder
 from kmha.pretrained import sources
 from kmha.pretrained.checkpoint import shorten_config
-from kmha.pretrained.sources import find_checkpoint
+from kmha.pretrained.sources import HUB_NAMES, find_checkpoint
 from kmha.pretrained.weights import assign_weights
 from tests.bundles import one_label_bundle, pair_bundle, tagger_bundle
 from tests.changed_files import flip_bit
@@ -92,6 +92,22 @@ def test_a_hub_download_has_no_pickles_and_no_code(tmp_path, monkeypatch, name):
         "training_args.bin",
         "states.npz",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("distilbert-base-cased", "distilbert/distilbert-base-cased"),
+    ],
+)
+def test_short_names_of_the_hub(tmp_path, monkeypatch, name, full):
+    hub = Hub(copied("bert", tmp_path), tmp_path / "cache")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
+    find_checkpoint(name)
+    assert [asked[0] for asked in hub.asked] == [full] * 2
+    assert len(HUB_NAMES) == 10
+    assert refusal("bert-base-uncase").endswith("; did you mean bert-base-uncased?")
 
 
 def test_an_unknown_architecture_on_the_hub_is_rejected_before_its_weights_are_downloaded(

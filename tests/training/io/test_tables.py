@@ -2,6 +2,7 @@ import csv
 import gzip
 import itertools
 import json
+import re
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from kmha import line_reader
 from kmha.errors import InputError
 from training.io import tables as blocks
-from training.io.tables import column_names, read_rows
+from training.io.tables import TableFormat, column_names, read_rows
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -103,7 +104,37 @@ TABLES = [
     ("a.csv", "\ufeff\n\n", "a header line"),
     ("a.csv.gz", b"", "a header line"),
     ("a.csv", "text,label\n\n", "expected rows, got nothing after the header"),
-    ("a.csv", "Text,label\nx,y\n", "expected column 'text', got columns Text, label; did you mean 'Text'"),
+    (
+        "a.csv",
+        "Text,TEXT\nx,y\n",
+        "expected column 'text', got columns Text, TEXT; did you mean 'Text' or 'TEXT'",
+    ),
+    (
+        "a.csv",
+        "a good film,pos\nx,y\n",
+        "got columns a good film, pos; line 1 looks like data: add a header line",
+    ),
+    (
+        "a.csv",
+        "text;label\nx;y\n",
+        "{path}:1: expected columns separated by ',', got one column; the line looks",
+    ),
+    ("a.csv", "a;text\nx,z;y\n", "separated by ';': --data.delimiter ';'"),
+    (
+        "a.tsv",
+        "text,label\nx,y\n",
+        "separated by '\\t', got one column; the line looks separated by ',': --data.delim",
+    ),
+    (
+        "a.tsv",
+        "text\n".encode("utf-16"),
+        "0xff at position 1 of the line; save as UTF-8 or give --data.encoding, for",
+    ),
+    (
+        "a.csv",
+        "text\n".encode("utf-16-le"),
+        "{path}:1: expected UTF-8 text, got byte 0x00; save as UTF-8 or give",
+    ),
     ("a.csv", "txt,label\nx,y\n", "did you mean 'txt'"),
     ("a.csv", "text,label\nx,y\nx,y,z\n", "{path}:3: expected 2 fields (text, label), got 3"),
     ("a.csv", 'text,label\n"x\nx",y\n\nx\n', "{path}:5: expected 2 fields (text, label), got 1"),
@@ -148,6 +179,47 @@ def test_what_is_wrong_is_one_line_that_names_the_file_and_the_line(tmp_path, na
     assert message.format(path=path) in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_names_in_a_header_match_without_case_and_blanks(tmp_path):
+    path = write(tmp_path / "a.csv", "id, Text ,LABEL,label\n1,x,y,z\n")
+    names = column_names(path)
+    assert "text" in names and "Text" in names and "Label" not in names and "txt" not in names
+    assert read(path, ["text", "label"]) == [({"text": "x", "label": "z"}, "2")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.jsonl", "a.txt", "a.conll"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_delimiter_and_encoding(tmp_path, name, encoding):
+    content = {"a.jsonl": '{"text": "né"}\n', "a.txt": "né\n", "a.conll": "né O\n"}
+    text = content.get(name, "id;text\n1;né\n")
+    path = write(tmp_path / name, text.encode(encoding))
+    form = TableFormat(";", encoding)
+    column = "1" if name == "a.conll" else "text"
+    assert column in column_names(path, form)
+    (row,) = read_rows(path, [column], form=form)
+    assert row.values[column] in ("né", ["né"])
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ((";;", ""), "--data.delimiter: expected one character, got ';;'"),
+        (
+            ("", "utf-42"),
+            "--data.encoding: expected a text encoding, got 'utf-42'; for example utf-8, cp1252",
+        ),
+    ],
+)
+def test_formats_that_cannot_be_used(form, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        TableFormat(*form)
+
+
+def test_bytes_that_are_not_in_the_encoding(tmp_path):
+    path = write(tmp_path / "a.csv", b"text\n\xff\n")
+    with pytest.raises(InputError, match="expected text in the encoding ascii, got"):
+        list(read_rows(path, ["text"], form=TableFormat(encoding="ascii")))
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.jsonl.gz"])

@@ -4,9 +4,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kmha.errors import InputError, did_you_mean, format_names
+from kmha.bundle.manifest import MATCH
+from kmha.errors import InputError, format_names
 from training.io.examples import Columns, Example
 from training.io.tables import Row
+from training.tasks.columns import column_hint, refuse_missing_value
 
 TEXT_A, TEXT_B, LABEL, QUERY = "text_a", "text_b", "label", "query_id"
 ANCHOR, POSITIVE, NEGATIVE = "anchor", "positive", "negative"
@@ -20,7 +22,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
     requested = columns.text or columns.text_b or columns.label
     query = columns.query or (QUERY if QUERY in (available or ()) else "")
     flags = {query: "query-column"} if query else {}
-    if not requested and set(DEFAULT_TRIPLETS.required) <= set(available or ()):
+    if not requested and all(name in (available or ()) for name in DEFAULT_TRIPLETS.required):
         found = dataclasses.replace(DEFAULT_TRIPLETS, separator=columns.separator, query=query)
     else:
         text, label, text_b = columns.text or TEXT_A, columns.label or LABEL, columns.text_b or TEXT_B
@@ -31,7 +33,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
         return found
     for name, flag in flags.items():
         if name not in available:
-            hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
+            hint = column_hint(name, flag, available, MATCH)
             triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not requested else ""
             shown = f"{name}{triplets}, got {format_names(available)}{hint}"
             raise InputError(f"--data.{flag}: expected a column {shown}")
@@ -50,6 +52,7 @@ def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...
     if not isinstance(label, str) or not label:
         given = "none" if not label else f"{len(label)} labels"
         raise InputError(f"{row.place}: {columns.label} must be one label, got {given}")
+    refuse_missing_value(label, columns.label, row.place)
     if not fits(label, target):
         expected = "0 or 1" if target == "binary" else "a number"
         raise InputError(f"{row.place}: {columns.label} must be {expected}, got {label!r}")

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kmha.errors import InputError, did_you_mean, format_names
+from kmha.bundle.manifest import TAG
+from kmha.errors import InputError, format_names
 from kmha.tags import Span, tags_of
 from training.io.examples import Columns, Example, ExampleSet
 from training.io.tables import Row
+from training.tasks.columns import column_hint
 
 WORDS, TAGS = "words", "tags"
 TEXT, SPANS = "text", "spans"
@@ -96,7 +98,7 @@ def _numbered(available: Sequence[str]) -> bool:
 def _missing(name: str, flag: str, available: Sequence[str]) -> str:
     if _numbered(available):
         return f"--data.{flag}: expected one of {format_names(available)}, got {name}"
-    hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
+    hint = column_hint(name, flag, available, TAG)
     defaults = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
     return f"--data.{flag}: expected a column {name}{defaults}, got {format_names(available)}{hint}"
 
