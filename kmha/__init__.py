@@ -2,8 +2,8 @@
 
 `Bundle` loads a run folder and predicts from raw text, `EncoderConfig` is the shape of an encoder, `layers` and
 `models` are Keras classes. All are imported on first use, so that `import kmha` does not import Keras. Layers and
-models are registered with Keras as soon as both packages are imported, in either order; Keras is then imported
-without the startup messages of TensorFlow.
+models are registered with Keras as soon as both packages are imported, in either order. Keras is imported without the
+startup messages of TensorFlow if `kmha` is imported first.
 """
 
 import importlib

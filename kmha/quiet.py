@@ -3,11 +3,11 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def without_messages():
+def without_messages() -> Iterator[None]:
     """Redirects file descriptor 2 to the null device: C++ code writes there before it reads any log level.
 
     TF_CPP_MIN_LOG_LEVEL=0 in the environment keeps the messages.

@@ -39,7 +39,7 @@ COMMANDS = (
     "clients.check",
     "clients.screenshot",
 )
-MOST_MODULES = 12
+MOST_MODULES = 13
 
 FORBIDDEN_ABOVE = {
     "kmha": {"training", "export", "clients"},

@@ -1,7 +1,7 @@
 """Runs the commands of the README and of the guides, and checks the README's other claims."""
 
 import re
-import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +16,16 @@ from tests.shown_commands import (
     run_line,
     stages,
     table_commands,
+    write_table,
 )
 
 README = "README.md"
 # They show the fit and the exports of the README: a command that several of them show runs once.
 SAME_RUN = (README, "docs/getting-started.md", "docs/how-to/classify.md")
-SECOND = ("how-to/distill", "how-to/speed", "how-to/long-texts")
+SECOND = (
+    *("how-to/distill", "how-to/speed", "how-to/long-texts"),
+    *("how-to/python", "how-to/hyperparameter-search"),
+)
 # Their fits and exports take minutes; the README has the main ones of them.
 SLOW = (
     *("match", "tag", "finetune", "few-labels", "masked-lm", "documents"),
@@ -34,13 +38,16 @@ PARSED_ONLY = re.compile(r"-m training\.(launch|compare|benchmark) ")
 def run_commands_and_code(page: str, done: set[str] | None = None) -> None:
     """Runs the commands and the Python code of a page, except commands that are `done`, and adds them."""
     done = set() if done is None else done
-    commands = commands_of(page)
-    assert commands
+    commands, blocks = commands_of(page), python_blocks(page)
+    assert commands or blocks
     for line in commands:
         if line not in done:
             run_line(line)
             done.add(line)
-    for block in python_blocks(page):
+    for block in blocks:
+        for path in map(Path, re.findall(r'"([\w-]+\.csv)"', block)):
+            if not path.exists():
+                write_table(path)
         exec(compile(block, page, "exec"), {})
 
 
@@ -107,25 +114,6 @@ def test_every_make_target_exists(page):
         if (words := line.split("#")[0].split())[:1] == ["make"] and len(words) > 1
     ]
     assert shown and set(shown) <= targets
-
-
-def test_a_wheel_has_every_data_file():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
-    packed = {
-        path
-        for package, names in project.items()
-        for name in names
-        for path in (ROOT / package.replace(".", "/")).glob(name)
-    }
-    data = {
-        path
-        for package in ("kmha", "training", "export")
-        for path in (ROOT / package).rglob("*.*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
-    }
-    assert data == packed
 
 
 @pytest.mark.parametrize(

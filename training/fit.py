@@ -43,6 +43,7 @@ def _fit(config: FitConfig) -> int:
         return FAILED
     if metrics is None:
         return 0
+    logger.info(f"written to {config.out_folder()}")
     scores = metrics[metrics["judged_on"]]
     shown = {name: value for name, value in scores.items() if isinstance(value, int | float)}
     base = {name: metrics["baseline"][name] for name in shown if name in metrics.get("baseline", {})}

@@ -42,9 +42,11 @@ def graph_function(function: Callable, *signature: Any) -> Callable[..., Any]:
 
     It raises InputError in a forked child, where it would wait forever.
     """
-    compiled = tf.function(
+    compiled: Any = tf.function(
         function, input_signature=signature or None, autograph=False, reduce_retracing=not signature
     )
+    # The functions of all bundles in a process share their code, so that TensorFlow would take them for one.
+    compiled._omit_frequent_tracing_warning = True
 
     def call(*arguments: Any) -> Any:
         check_process()

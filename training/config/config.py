@@ -347,7 +347,7 @@ def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] 
 
     Settings in `free`, as `section.name`, are ignored. The result is empty if all others are equal.
     """
-    before, after = _flat(began), _flat(now)
+    before, after = flatten(began), flatten(now)
     return "; ".join(
         f"--{name.replace('_', '-')} {_word(before.get(name))}, got {_word(after.get(name))}"
         for name in before | after
@@ -355,10 +355,11 @@ def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] 
     )
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their names, `section.name`."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 

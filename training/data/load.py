@@ -10,7 +10,7 @@ import numpy as np
 from kmha.errors import InputError, format_names
 from training.config.config import FitConfig, sample_name
 from training.config.validation import allows_few_labels, teacher_origins
-from training.data.sources import find_sources, read_examples, read_unlabelled, unseen, without_copies
+from training.data.sources import Source, find_sources, read_examples, read_unlabelled, unseen, without_copies
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
 from training.io.disk import check_room, unchanged, unpacked_bytes
 from training.io.examples import Columns, ExampleSet, Subset
@@ -67,9 +67,11 @@ class Data:
         return "validation" if self.test is None else "test"
 
 
-def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
+def load_data(
+    config: FitConfig, task: Task, folder: Path, in_memory: Mapping[str, Source] | None = None
+) -> Data:
     """Reads, checks and splits the rows, and writes the examples to a folder; raises InputError for invalid data."""
-    sources = find_sources(config.data, sample_name(config))
+    sources = find_sources(config.data, sample_name(config), in_memory)
     columns = Columns(
         config.data.text_column,
         config.data.label_column,

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,23 @@ def file_source(path: Path, form: TableFormat = DEFAULT_FORMAT) -> Source:
     )
 
 
-def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source]:
+def find_sources(
+    data: DataSection, sample: str = "reviews", in_memory: Mapping[str, Source] | None = None
+) -> dict[str, Source]:
     """Returns the sources of "train" and, if given, "validation" and "test".
 
-    Uses the sample data set `sample` if `data` has no source. Raises InputError for missing or contradictory flags.
+    A part that is `in_memory` has its name in place of a path in `data`. Uses the sample data set `sample` if `data`
+    has no source. Raises InputError for missing or contradictory flags.
     """
+    in_memory = in_memory or {}
     if data.train is not None and data.tfds:
         raise InputError("--data.train and --data.tfds: expected one source of rows, got both")
     files = {"train": data.train, "validation": data.validation, "test": data.test}
-    sources = {part: file_source(path, data.form) for part, path in files.items() if path is not None}
+    sources = {
+        part: in_memory.get(part) or file_source(path, data.form)
+        for part, path in files.items()
+        if path is not None
+    }
     if "train" in sources:
         return sources
     if data.tfds:

@@ -135,7 +135,7 @@ def write_predictions(model: Any, source: Source, path: Path) -> None:
         unit_scale=True,
         file=sys.stderr,
         dynamic_ncols=True,
-        disable=not sys.stderr.isatty(),
+        disable=not (sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)),
     ) as bar:
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             found = logits(batch["features"]).numpy()

@@ -252,10 +252,9 @@ def _make_callbacks(
     context: RunContext, config: ResolvedConfig, metric: str, batches: int, parts: int
 ) -> list[keras.callbacks.Callback]:
     epochs = config.train.epochs
-    callbacks: list[keras.callbacks.Callback] = [
-        ProgressBar(batches * epochs, metric, epochs, parts),
-        EpochLog(context.folder / RUN_LOG, append=config.resume),
-    ]
+    callbacks: list[keras.callbacks.Callback] = [EpochLog(context.folder / RUN_LOG, append=config.resume)]
+    if logger.isEnabledFor(logging.INFO):
+        callbacks.append(ProgressBar(batches * epochs, metric, epochs, parts))
     if config.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(str(context.folder / "tensorboard")))
     return callbacks

@@ -278,7 +278,9 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
     sizes = [len(trainer.folds), *((trainer.folds != fold).sum() for fold in range(trainer.num_folds))]
     trainings = len(set(names) - {PROBE})
     total = trainings * sum(num_steps(int(rows)) for rows in sizes)
-    with tqdm(total=total, desc="contrastive", unit="step", disable=None) as bar:
+    # None: on a terminal only.
+    disabled = None if logger.isEnabledFor(logging.INFO) else True
+    with tqdm(total=total, desc="contrastive", unit="step", disable=disabled) as bar:
         candidates = trainer.cross_validate(names, bar)
         best = best_candidate(candidates)
         trainer.train(best, bar)

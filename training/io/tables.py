@@ -160,7 +160,7 @@ def json_blocks(
             if line.isspace():
                 continue
             try:
-                values = _json_values(line, required, optional, f"{path}:{number}")
+                values = parse_json_row(line, required, optional, f"{path}:{number}")
             except InputError:
                 if numbers:
                     yield Block(columns, numbers)
@@ -288,9 +288,10 @@ def _json_object(line: str, place: str) -> dict[str, Any]:
     return record
 
 
-def _json_values(
+def parse_json_row(
     line: str, required: Sequence[str], optional: Sequence[str], place: str
 ) -> dict[str, str | list[str]]:
+    """The values of these columns in a JSON object, as in `Row`; raises InputError with the place of the line."""
     record = _json_object(line, place)
     for name in required:
         if name not in record:

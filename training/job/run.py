@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from training.config.config import FitConfig, ResolvedConfig, task_section
 from training.config.defaults import resolve_config, resolve_max_length
 from training.config.validation import check_same_answers, check_settings
 from training.data.load import Data, describe, load_data
+from training.data.sources import Source
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_tf_config, wait_for_workers
 from training.engine.consistency import check_same_rows, check_same_settings
@@ -32,8 +33,10 @@ from training.tasks.create import make_task
 logger = logging.getLogger("kmha")
 
 
-def fit(config: FitConfig) -> dict[str, Any] | None:
+def fit(config: FitConfig, in_memory: Mapping[str, Source] | None = None) -> dict[str, Any] | None:
     """Trains, evaluates and writes the run folder; with other workers if TF_CONFIG names them.
+
+    Rows are those of the settings, and of parts that are `in_memory` those of these sources.
 
     Returns the values of metrics.json; None on workers other than the chief worker.
 
@@ -51,17 +54,19 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
             check_same_settings(coordinator, config, len(coordinator.strategy.extended.worker_devices))
         metrics = None
         with contextlib.suppress(NotChief):
-            metrics = _run(worker_config(config, coordinator), coordinator)
+            metrics = _run(worker_config(config, coordinator), coordinator, in_memory)
         # All workers wait until the run is written, and exit with the same status.
         coordinator.broadcast("end", lambda: None)
     return metrics
 
 
-def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
+def _run(
+    config: ResolvedConfig, coordinator: Coordinator, in_memory: Mapping[str, Source] | None
+) -> dict[str, Any]:
     with worker_folder(config, coordinator) as folder, scratch_folder(folder) as scratch:
         context = RunContext(config, folder, scratch, coordinator)
         started = time.monotonic()
-        data = _load(context)
+        data = _load(context, in_memory)
         text_bytes = data.train.examples.texts[0].lengths[data.train.rows]
         context.config = resolve_max_length(context.config, text_bytes)
         _start_tensorflow(context, data)
@@ -75,15 +80,15 @@ def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
             from training.job.train_and_evaluate import report_fit
             from training.reporting.data_summary import rerun_command
 
-            report_fit(context, data, result, metrics, rerun_command(config))
-    logger.info(f"written to {config.out_folder()}")
+            report_fit(context, data, result, metrics, rerun_command(config, bool(in_memory)))
     return metrics
 
 
-def _load(context: RunContext) -> Data:
+def _load(context: RunContext, in_memory: Mapping[str, Source] | None) -> Data:
     config = context.config
     with context.cost.measure("data"), named(context.scratch):
-        data = load_data(config, make_task(config.task, task_section(config)), context.scratch)
+        task = make_task(config.task, task_section(config))
+        data = load_data(config, task, context.scratch, in_memory)
     check_same_data(context.folder, data.origins, config.resume)
     check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
     if context.coordinator.count > 1:

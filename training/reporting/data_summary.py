@@ -9,7 +9,7 @@ import numpy as np
 
 from kmha.errors import format_names
 from training.cli.parser import table_flags
-from training.config.config import FitConfig, settings
+from training.config.config import FitConfig, flatten, settings
 from training.config.defaults import resolve_config
 from training.io.examples import Subset
 from training.reporting import figures
@@ -134,14 +134,24 @@ def _duplicate_cells(train: Subset, rows: np.ndarray) -> tuple[str, ...]:
     return text, str(len(rows)), labels, row_location(train, int(rows[0]))
 
 
-def rerun_command(config: FitConfig) -> str:
-    """The command that trains a run again; settings that differ from their defaults are flags."""
+def rerun_command(config: FitConfig, in_memory: bool = False) -> str:
+    """The command that trains a run again, of rows in memory the call; settings that differ from their defaults."""
     config = dataclasses.replace(config, out=None, overwrite=False, resume=False)
     defaults = FitConfig(task=config.task)
     # A pretrained encoder changes some defaults, so all of its settings are listed.
     defaults = defaults if config.encoder.pretrained else resolve_config(defaults)
     task = {} if config.task == FitConfig().task else {"task": config.task}
-    flags = table_flags(task | _non_defaults(settings(config), settings(defaults)), FitConfig, "settings")
+    given = task | _non_defaults(settings(config), settings(defaults))
+    if in_memory:
+        keywords = {name.replace(".", "__"): value for name, value in flatten(given).items()}
+        parts = {
+            "data__train": "data",
+            "data__validation": "validation=validation",
+            "data__test": "test=test",
+        }
+        rows = [shown for name, shown in parts.items() if keywords.pop(name, None)]
+        return f"train({', '.join([*rows, *(f'{name}={value!r}' for name, value in keywords.items())])})"
+    flags = table_flags(given, FitConfig, "settings")
     return shlex.join(["python", "-m", "training.fit", *flags, "--out", "runs/again"])
 
 
