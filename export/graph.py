@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -45,6 +46,8 @@ from kmha.text.words import Ragged
 OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)
 SPECIAL_TOKENS = 2
 SHORTEST, STEP = 3, 8
+# Parts of the names of a matcher's layers that stay in float32 with 8-bit weights and activations.
+PAIR_FLOAT_LAYERS = ("/head", "/overlap", "/linear")
 # The sample of a run that has none.
 PLAIN_TEXTS = ("", "a", "one two three", "一二三")
 
@@ -189,11 +192,30 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
 def _computed(potentials: Potentials) -> Potentials:
     """The same potentials, with transitions that a converter does not recognize as a table of weights.
 
-    Quantized to 8 bits from -1e4 up they would all be equal. So 0 is added, in a way that is not constant-folded.
+    Quantized to 8 bits from -1e4 up they would all be equal.
     """
-    mask = potentials.word_mask
-    nothing = tf.cast(tf.minimum(tf.reduce_max(mask * mask), 0), tf.float32)
-    return potentials._replace(transitions=potentials.transitions + nothing)
+    return potentials._replace(transitions=potentials.transitions + _computed_zero(potentials.word_mask))
+
+
+def _computed_zero(mask: Any) -> Any:
+    """0, float32, computed from a mask in a way that is not constant-folded: weights plus 0 are not quantized."""
+    return tf.cast(tf.minimum(tf.reduce_max(mask * mask), 0), tf.float32)
+
+
+def with_float_head(bundle: Bundle, predict: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A function of `device_function` whose head a converter leaves in float32; of a matcher only.
+
+    The head adds up vectors and shares of overlap, which have no common scale in 8 bits.
+    """
+    if bundle.task != MATCH or bundle.model.head is None:
+        return predict
+    kernel, mask = bundle.model.head.kernel, input_names(bundle).index(bundle.preprocessor.inputs[0].mask)
+
+    def with_head(*inputs):
+        with keras.StatelessScope(state_mapping=[(kernel, kernel + _computed_zero(inputs[mask]))]):
+            return predict(*inputs)
+
+    return with_head
 
 
 def encode_words(
@@ -325,18 +347,19 @@ def longest_length(bundle: Bundle) -> int:
 
 
 def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
-    """The lengths to export, ascending; by default the 99th percentile of the training texts, rounded up.
+    """The lengths to export, ascending; by default percentiles of the training texts, rounded up, and their longest.
 
-    A tagger's default is the longest, because the tags of a sentence depend on the length of its windows. Raises
-    InputError for a length below 3, of a tagger below 8, or above the run's longest.
+    The longest of a tagger is that of the run, because the tags of a sentence depend on the length of its windows; so
+    is that of a run without the lengths of its training texts. Raises InputError for a length below 3, of a tagger
+    below 8, or above the run's longest.
     """
     shortest = MIN_WINDOW_LENGTH if bundle.task == TAG else SHORTEST
     longest = longest_length(bundle)
-    if not lengths and bundle.task == TAG:
-        return [longest]
     if not lengths:
-        default = bundle.details.get("lengths", {}).get("p99", longest)
-        return [max(SHORTEST, min(longest, -(-default // STEP) * STEP))]
+        found = bundle.details.get("lengths", {})
+        last = longest if bundle.task == TAG else found.get("p100", longest)
+        ends = [found[name] for name in ("p50", "p90", "p99") if name in found]
+        return sorted({max(shortest, min(longest, -(-end // STEP) * STEP)) for end in (*ends, last)})
     for length in lengths:
         if not shortest <= length <= longest:
             raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")

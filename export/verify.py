@@ -63,7 +63,10 @@ def _verify(config: VerifyConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         rows = read_rows(bundle, config.data, config.given(), config.rows, Path(scratch))
         kind = {CLASSIFY: "texts", MATCH: "pairs", TAG: "sentences"}[bundle.task]
-        logger.info(f"{rows.real:,} rows of {config.data} and {len(rows.edge_case)} edge-case {kind}")
+        others = (
+            f"{len(rows.edge_case)} edge-case {kind}, {rows.compared - rows.real} rows of the run's sample"
+        )
+        logger.info(f"{rows.real:,} rows of {config.data} and {others}")
         examiner = Examiner(bundle, rows)
         reports = []
         for artifact in artifacts:

@@ -43,20 +43,24 @@ async function loadLitert(url, tokenizer, onProgress) {
   ]);
   await (getGlobalLiteRtPromise() ?? loadLiteRt(new URL("@litertjs/core/wasm/", MODULES).href));
   const model = await loadAndCompile(bytes, { accelerator: "wasm" });
-  const [batch, length] = model.getInputDetails()[0].shape;
-  if (batch !== 1 || length < 1) {
-    throw new RangeError(`${url}: expected a fixed length (export without --dynamic-length), got [${batch}, ${length}]`);
+  const signatures = Object.values(model.signatures).filter(({ key }) => !key.startsWith("embed"));
+  const lengths = signatures.map((signature) => signature.getInputDetails()[0].shape[1]);
+  const longest = Math.max(...lengths);
+  if (!(Math.min(...lengths) > 0)) {
+    throw new RangeError(`${url}: expected fixed lengths (export without --dynamic-length), got ${lengths}`);
   }
-  const tensor = (values) => new Tensor(values, [1, length]);
 
   async function predict(ids) {
+    // The shortest signature that holds the text.
+    const length = Math.min(...lengths.filter((each) => each >= Math.min(ids.length, longest)));
+    const tensor = (values) => new Tensor(values, [1, length]);
     const { tokenIds, paddingMask } = tokenizer.pad(ids, length);
     const inputs = {
       token_ids: tensor(tokenIds),
       padding_mask: tensor(paddingMask),
       segment_ids: tensor(new Int32Array(length)),
     };
-    const outputs = await model.run(inputs);
+    const outputs = await signatures[lengths.indexOf(length)].run(inputs);
     const shape = outputs.attention && [...outputs.attention.type.layout.dimensions];
     const result = {
       probabilities: Float32Array.from(await outputs.probabilities.data()),
@@ -67,7 +71,7 @@ async function loadLitert(url, tokenizer, onProgress) {
     return result;
   }
 
-  return { length: Math.min(length, tokenizer.maxLength), bytes: bytes.length, predict };
+  return { length: Math.min(longest, tokenizer.maxLength), bytes: bytes.length, predict };
 }
 
 async function loadOnnx(url, tokenizer, onProgress) {

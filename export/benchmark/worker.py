@@ -86,7 +86,7 @@ def _load_bundle(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
 
     run = {
         "sample": bundle.sample,
-        "length": chosen_lengths(bundle)[0],
+        "length": chosen_lengths(bundle)[-1],
         "encoder": dataclasses.asdict(bundle.model.encoder_config),
         "window": bundle.model.windows.length if bundle.model.windows else 0,
         "labels": len(bundle.labels),

@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.checks import CheckError, check_exportable
+from export.checks import check_exportable
 from kmha.errors import InputError, require_package
-from training.cli.parser import FAILED, parse, run
+from training.cli.parser import parse, run
 
 logger = logging.getLogger("kmha")
 
@@ -55,16 +55,14 @@ def _export(config: OnnxConfig) -> int:
 
     import_tensorflow()
     from export.onnx.write import write_onnx
+    from export.verification.examiner import summary
     from kmha.bundle.bundle import Bundle
 
     bundle, options = Bundle.load(config.run), (config.attention, config.overwrite, config.embed)
-    try:
-        difference = write_onnx(bundle, config.out, config.quantize, config.opset, *options)
-    except CheckError as error:
-        logger.info(f"error: {error}")
-        return FAILED
-    size = config.out.stat().st_size
-    logger.info(f"{size:,} bytes; largest difference from the run on its sample: {difference:.1e}")
+    report = write_onnx(bundle, config.out, config.quantize, config.opset, *options)
+    for line in summary(report):
+        logger.info(line)
+    logger.info(f"{config.out.stat().st_size / 1e6:.1f} MB")
     print(config.out)
     return 0
 

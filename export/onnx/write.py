@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,25 @@ import onnxruntime
 import tensorflow as tf
 import tf2onnx
 
-from export.checks import CheckError, tag_difference
 from export.device.files import atomic_device_files
 from export.graph import (
     OUTPUTS,
+    PAIR_FLOAT_LAYERS,
     check_attention,
     check_embeds,
     device_function,
-    features_of,
-    ids_function,
     ids_specs,
-    input_names,
     output_name,
-    sample_rows,
 )
-from export.names import ATTENTION, VECTORS
+from export.names import ATTENTION
+from export.predictors.artifacts import ONNX, Artifact
+from export.verification.examiner import check_export
 from kmha.bundle.bundle import Bundle, parts_of
-from kmha.bundle.manifest import CLASSIFY, TAG
+from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.inference.retrieval import TextVectors
 from kmha.layers.attention_parts import blocks_from
 
-FLOAT_TOLERANCE = 1e-4
-SAMPLE_ROWS = 64
 TABLE_VALUES = 1 << 18
 
 
@@ -51,18 +46,18 @@ def write_onnx(
     attention: bool = False,
     overwrite: bool = False,
     embed: bool = False,
-) -> float:
+) -> dict[str, Any]:
     """Writes the file and the files that a device needs, if its predictions are the bundle's.
 
     `quantize` is "none" or "dynamic", `opset` 13 to 18. `embed` adds the vectors of texts; a bi-encoder always has
     them.
 
     Returns:
-        The largest difference of a probability, in float32 also of a vector's numbers, on the bundle's sample.
+        The report of `check_export`: the differences from the bundle's predictions on its sample.
 
     Raises:
-        InputError: An option does not fit the run, or the file cannot be written.
-        CheckError: The file's predictions differ from the bundle's.
+        InputError: An option does not fit the run, the file cannot be written, or its predictions differ from the
+            bundle's by more than `export.verify` accepts.
     """
     if embed:
         check_embeds(bundle)
@@ -70,34 +65,10 @@ def write_onnx(
         check_attention(bundle)
     with atomic_device_files(bundle, out, overwrite) as path:
         model = convert(bundle, opset, attention, embed)
-        onnx.save_model(quantized(model) if quantize == "dynamic" else model, str(path))
-        return _check_predictions(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
-
-
-def _check_predictions(bundle: Bundle, path: Path, tolerance: float | None) -> float:
-    """The largest difference on the bundle's sample; raises CheckError above the tolerance (None: no limit)."""
-    rows = sample_rows(bundle, SAMPLE_ROWS)
-    features = features_of(bundle, rows)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    inputs = {name: features[name] for name in input_names(bundle)}
-    names = [output.name for output in session.get_outputs()]
-    if bundle.task == TAG:
-        found = dict(zip(names, map(np.asarray, session.run(names, inputs)), strict=True))
-        expected = {name: each.numpy() for name, each in ids_function(bundle)(*inputs.values()).items()}
-        return tag_difference(found, expected, inputs[WORD_MASK], exact=tolerance is not None)
-    (found,) = session.run([output_name(bundle)], inputs)
-    difference = float(np.abs(found - bundle.probabilities(rows)).max())
-    if VECTORS in names:
-        (vectors,) = session.run([VECTORS], inputs)
-        vector_difference = float(np.abs(vectors - TextVectors(bundle)(rows)).max())
-        # Quantized weights change a vector's numbers more than probabilities: there only NaN counts.
-        counts = tolerance is not None or not np.isfinite(vector_difference)
-        difference = vector_difference if counts and not vector_difference <= difference else difference
-    if not np.isfinite(difference):
-        raise CheckError("the file returns NaN; nothing was written")
-    if tolerance is not None and difference > tolerance:
-        raise CheckError(f"the file's predictions differ by {difference:.1e}; nothing was written")
-    return difference
+        if quantize == "dynamic":
+            model = quantized(model, PAIR_FLOAT_LAYERS if bundle.task == MATCH else ())
+        onnx.save_model(model, str(path))
+        return check_export(bundle, Artifact(path, ONNX), out)
 
 
 def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False) -> onnx.ModelProto:
@@ -232,12 +203,12 @@ def _erfc(context, node, name, arguments) -> None:
     context.make_node("Sub", [one, erf], name=name, outputs=outputs, shapes=shapes, dtypes=dtypes)
 
 
-def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model that `convert` retransposed with 8-bit integer weights and activations quantized at run time.
+def quantized(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.ModelProto:
+    """The model that `convert` returned, with 8-bit integer weights and activations quantized at run time.
 
-    The weights are unsigned: signed weights saturate on processors without VNNI, so predictions depend on the machine.
+    Products with one of `float_layers` in their names stay in float32. The weights are unsigned: signed weights
+    saturate on processors without VNNI, so predictions depend on the machine.
     """
-    import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     options = onnxruntime.SessionOptions()
@@ -249,7 +220,14 @@ def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         prepared = onnx.load_model(folded)
         _products_from_gemm(prepared)
-        quantize_dynamic(prepared, written, per_channel=True, weight_type=QuantType.QUInt8)
+        excluded = [
+            node.name for node in prepared.graph.node if any(layer in node.name for layer in float_layers)
+        ]
+        # The quantizer first replaces a Gemm by a MatMul of this name.
+        excluded += [f"{name}_MatMul" for name in excluded]
+        quantize_dynamic(
+            prepared, written, per_channel=True, weight_type=QuantType.QUInt8, nodes_to_exclude=excluded
+        )
         result = onnx.load_model(written)
     del result.metadata_props[:]
     result.metadata_props.extend(model.metadata_props)

@@ -33,9 +33,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 _TEXTS, _LAYERS = "texts.jsonl", "layers.npz"
 _PROBABILITIES, _IDS, _FACTS, _ERRORS = "probabilities.npy", "token_ids.json", "facts.json", "errors.json"
 _VECTORS = "vectors.npz"
-# Largest relative error at which a tensor counts as the layer, by quantization. Largest errors of correct exports of
-# trained runs: float32 7e-7, float16 3e-4, 8-bit weights .012, all values in 8 bits .08.
-TOLERANCES = {"none": 2e-5, "float16": 5e-3, "dynamic": 0.05, "int8": 0.2}
 
 
 @dataclass(frozen=True)
@@ -139,6 +136,12 @@ class Predictions:
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
+def predict_all(predictor: Predictor, texts: Sequence[Row]) -> Predictions:
+    """Everything that a predictor returns for texts, pairs or sentences."""
+    vectors = predictor.vectors(texts) if hasattr(predictor, "vectors") else {}
+    return Predictions(predictor.probabilities(texts), predictor.token_ids(texts), predictor.facts(), vectors)
+
+
 def predict_isolated(artifact: Artifact, texts: Sequence[Row]) -> Predictions:
     """Predictions for texts, pairs or sentences from a new process.
 
@@ -151,7 +154,7 @@ def predict_isolated(artifact: Artifact, texts: Sequence[Row]) -> Predictions:
             np.load(folder / _PROBABILITIES, allow_pickle=False),
             json.loads((folder / _IDS).read_text()),
             json.loads((folder / _FACTS).read_text()),
-            _arrays(folder / _VECTORS) if (folder / _VECTORS).exists() else {},
+            _arrays(folder / _VECTORS),
         )
 
 
@@ -173,12 +176,12 @@ def serve_folder(predictor: Predictor, folder: Path) -> None:
         errors = nearest_errors(_arrays(folder / _LAYERS), predictor.tensors(texts))
         (folder / _ERRORS).write_text(json.dumps(errors, allow_nan=False))
         return
-    np.save(folder / _PROBABILITIES, predictor.probabilities(texts), allow_pickle=False)
-    (folder / _IDS).write_text(json.dumps(predictor.token_ids(texts), allow_nan=False))
-    (folder / _FACTS).write_text(json.dumps(predictor.facts(), allow_nan=False))
-    if hasattr(predictor, "vectors"):
-        vectors: dict[str, Any] = predictor.vectors(texts)
-        np.savez(folder / _VECTORS, **vectors)
+    found = predict_all(predictor, texts)
+    np.save(folder / _PROBABILITIES, found.probabilities, allow_pickle=False)
+    (folder / _IDS).write_text(json.dumps(found.ids, allow_nan=False))
+    (folder / _FACTS).write_text(json.dumps(found.facts, allow_nan=False))
+    vectors: dict[str, Any] = found.vectors
+    np.savez(folder / _VECTORS, **vectors)
 
 
 def read_texts(path: Path, as_sentences: bool = False) -> list[Any]:
@@ -265,9 +268,3 @@ def _error(layer: np.ndarray, tensor: np.ndarray) -> float:
         return float(tensor.dtype.kind != "i" or (tensor.ravel() != layer.ravel()).any())
     flat = layer.ravel().astype(np.float64)
     return float(np.linalg.norm(tensor.ravel() - flat) / max(float(np.linalg.norm(flat)), 1e-12))
-
-
-def first_divergent(errors: Mapping[str, float | None], quantization: str) -> str | None:
-    """The first layer without a near tensor; None if there is none. The errors are those of `nearest_errors`."""
-    most = TOLERANCES[quantization]
-    return next((name for name, error in errors.items() if error is None or error > most), None)

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from export.checks import CheckError
 from export.graph import ids_function
 from export.names import PROBABILITIES, SERVING_DEFAULT, TEXT
-from export.tflite.write import SAMPLE_TEXTS, TOLERANCE, Quantize, new_converter, op_counts, run_converter
+from export.tflite.write import Quantize, new_converter, op_counts, run_converter
+from export.verification.tolerances import differences, failures
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
@@ -38,7 +38,7 @@ def string_model(
     final, most = out.with_suffix(".text.tflite"), length or bundle.preprocessor.max_length
     with atomic_write(final, overwrite) as path:
         content = convert_text(bundle, most, quantize)
-        difference = _check_predictions(content, bundle, most, exact=quantize == "none")
+        difference = _check_predictions(content, bundle, most, quantize)
         path.write_bytes(content)
         logger.info(f"{final}: largest difference from the run: {difference:.2g}")
         yield
@@ -58,8 +58,8 @@ def convert_text(bundle: Bundle, length: int, quantize: Quantize) -> bytes:
     """Converts a bundle to a TFLite model of strings of at most `length` tokens, special ones included.
 
     Unlike the bundle it tokenizes the whole text before it truncates the tokens. The signature serving_default takes
-    text, string [1], and returns probabilities float32 [1, C]. Raises InputError for a run of characters, CheckError
-    if the model needs other custom ops than tensorflow-text's two.
+    text, string [1], and returns probabilities float32 [1, C]. Raises InputError for a run of characters, and if
+    the model needs other custom ops than tensorflow-text's two.
     """
     _check_convertible(bundle, quantize)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def convert_text(bundle: Bundle, length: int, quantize: Quantize) -> bytes:
         content = run_converter(converter)
     custom_ops = {name for name in op_counts(content) if name.startswith("CUSTOM")}
     if others := sorted(custom_ops - CUSTOM_OPS):
-        raise CheckError(f"expected no custom ops but tensorflow-text's tokenizer, got {others[0]}")
+        raise InputError(f"expected no custom ops but tensorflow-text's tokenizer, got {others[0]}")
     return content
 
 
@@ -111,17 +111,17 @@ def load_text_tflite(content: bytes) -> Callable[[Sequence[str | bytes]], np.nda
     return predict
 
 
-def _check_predictions(content: bytes, bundle: Bundle, length: int, exact: bool) -> float:
+def _check_predictions(content: bytes, bundle: Bundle, length: int, quantize: str) -> float:
     """The largest difference of a probability from the bundle's, on sample texts of at most that length.
 
-    Raises CheckError if a prediction is NaN, or an exact model's differ.
+    Raises InputError if `export.verify` would not accept the differences.
     """
-    texts = [*(text.encode() for text in bundle.sample[:SAMPLE_TEXTS]), *EDGE_CASES]
+    texts = [*(text.encode("utf-8", "replace") for text in bundle.sample), *EDGE_CASES]
     counts = bundle.preprocessor.tokenize(tf.constant(texts)).row_lengths().numpy()
     short = [text for text, count in zip(texts, counts, strict=True) if count <= length - 2]
-    difference = float(np.abs(load_text_tflite(content)(short) - bundle.probabilities(short)).max())
-    if not np.isfinite(difference) or (exact and difference > TOLERANCE):
-        raise CheckError(
-            f"with its tokenizer: expected the run's predictions, got a difference of {difference:.2g}"
-        )
-    return difference
+    expected, predictions = bundle.probabilities(short), load_text_tflite(content)(short)
+    found = differences(expected, predictions, len(short), bundle.thresholds)
+    reasons = failures(quantize, found, None, None, labels=True, labeled=False)
+    if reasons:
+        raise InputError(f"--with-tokenizer: {'; '.join(reasons)}. Nothing was written.")
+    return found.max_difference

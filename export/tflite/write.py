@@ -13,37 +13,34 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
-from export.checks import CheckError, tag_difference
 from export.device.files import LABELS, VOCABULARY, atomic_device_files, device_files
 from export.graph import (
+    PAIR_FLOAT_LAYERS,
     check_attention,
     check_embeds,
     device_function,
     embedded_texts,
-    embedding_names,
     features_of,
-    ids_function,
     ids_specs,
-    input_names,
     longest_length,
     one_window,
-    output_name,
     sample_rows,
     text_inputs,
     vectors_function,
+    with_float_head,
 )
 from export.names import SERVING_DEFAULT, VECTORS
+from export.predictors.artifacts import TFLITE, Artifact
 from export.tflite import metadata
+from export.verification.examiner import check_export
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
-from kmha.features import SEGMENT_IDS, WORD_MASK
+from kmha.features import SEGMENT_IDS
 from kmha.layers.attention_parts import blocks_from, masked_score
 
 # A file with variable handles has no weights, and its predictions are wrong.
 FORBIDDEN = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CUSTOM", "DELEGATE")
-TOLERANCE = 1e-4
-SAMPLE_TEXTS = 32
 Quantize = Literal["none", "float16", "dynamic", "int8"]
 # In 8 bits the masked score widens the scale of all scores; this value costs at most 1e-13 of the attention.
 MASKED_SCORE_INT8 = -30.0
@@ -60,7 +57,6 @@ WIDEST_INT8 = 6.0
 # A matcher also keeps the comparison of the texts and the concatenated features in float32: overlap shares and vectors
 # have no common scale. The head adds both up and would be clipped at the sample's range, so it stays in float32 too.
 PAIR_FLOAT_OPS = ("LOG", "REDUCE_MAX", "PAD", "PACK", "CONCATENATION", "SUB", "ABS")
-PAIR_FLOAT_LAYERS = ("/head", "/overlap", "/linear")
 
 
 def write_tflite(
@@ -71,15 +67,15 @@ def write_tflite(
     with_attention: bool = False,
     overwrite: bool = False,
     with_vectors: bool = False,
-) -> float:
+) -> dict[str, Any]:
     """Writes a bundle as a TFLite model, and the files that a device needs next to it; see `convert`.
 
     Returns:
-        The largest difference of a probability, in float32 also of a vector's numbers, on the bundle's sample.
+        The report of `check_export`: the differences from the bundle's predictions on its sample.
 
     Raises:
-        InputError: A file exists or cannot be written, or int8 has no sample.
-        CheckError: The model has an op that is not built in, returns NaN or infinity, or in float32 other predictions.
+        InputError: A file exists or cannot be written, int8 has no sample, the model has an op that is not built in,
+            or its predictions differ from the bundle's by more than `export.verify` accepts.
     """
     if with_vectors:
         check_embeds(bundle)
@@ -93,9 +89,8 @@ def write_tflite(
             files = device_files(bundle)
             named = {metadata.LABELS: files[LABELS], metadata.VOCABULARY: files[VOCABULARY]}
             content = metadata.with_metadata(content, bundle, named)
-        difference = _check_predictions(content, bundle, lengths, quantize == "none", with_vectors)
         path.write_bytes(content)
-    return difference
+        return check_export(bundle, Artifact(path, TFLITE), final)
 
 
 def op_counts(content: bytes) -> dict[str, int]:
@@ -115,67 +110,10 @@ def op_counts(content: bytes) -> dict[str, int]:
 
 
 def check_ops(content: bytes) -> None:
-    """Raises CheckError, with the op's name, unless a model has only built-in ops and no variables."""
+    """Raises InputError, with the op's name, unless a model has only built-in ops and no variables."""
     for name in op_counts(content):
         if name.split(" ")[0] in FORBIDDEN:
-            raise CheckError(f"expected built-in ops without variables, got {name}")
-
-
-def _check_predictions(content: bytes, bundle: Bundle, lengths, exact: bool, with_vectors: bool) -> float:
-    """The largest difference from the bundle of a probability, of an exact model also of a vector's numbers.
-
-    Raises CheckError if an output is NaN or infinite, or an exact (float32) model's differ by more than 1e-4.
-    """
-    interpreter = new_interpreter(content)
-    rows = sample_rows(bundle, SAMPLE_TEXTS)
-    largest = 0.0
-    for name, length in zip(signature_names(lengths), lengths, strict=True):
-        runner: Any = interpreter.get_signature_runner(name)
-        features = features_of(bundle, rows, length or longest_length(bundle))
-        if bundle.task == TAG:
-            largest = max(largest, _tag_difference(runner, bundle, features, not length, exact, name))
-            continue
-        expected = bundle.probabilities_of_features(features)
-        for row in range(len(rows)):
-            inputs = one_row(bundle, features, row, trim=not length)
-            found = runner(**inputs)[output_name(bundle)][0]
-            if not np.isfinite(found).all():
-                raise CheckError(
-                    f"signature {name}: expected finite numbers, got {found[~np.isfinite(found)][0]}"
-                )
-            largest = max(largest, float(np.abs(found - expected[row]).max()))
-    embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
-    for name, (number, length) in embedded.items():
-        features = features_of(bundle, rows, length or longest_length(bundle))
-        runner = interpreter.get_signature_runner(name)
-        difference = _vector_difference(runner, bundle, number, features, trim=not length)
-        if not np.isfinite(difference):
-            raise CheckError(f"signature {name}: expected finite numbers, got {difference}")
-        largest = max(largest, difference) if exact else largest
-    if exact and largest > TOLERANCE:
-        raise CheckError(
-            f"expected the run's predictions within {TOLERANCE:g}, got a difference of {largest:.2g}"
-        )
-    return largest
-
-
-def _vector_difference(runner: Any, bundle: Bundle, number: int, features, trim: bool) -> float:
-    """The largest difference of a number of the vectors of one text of each row."""
-    count = len(next(iter(features.values())))
-    rows = [embedding_row(bundle, number, one_row(bundle, features, row, trim)) for row in range(count)]
-    expected = vectors_function(bundle, number)(*(features[name] for name in embedding_names(bundle, number)))
-    return float(np.abs(np.concatenate([runner(**each)[VECTORS] for each in rows]) - expected.numpy()).max())
-
-
-def _tag_difference(runner: Any, bundle: Bundle, features, trim: bool, exact: bool, name: str) -> float:
-    """The largest difference of one signature's predictions for windows."""
-    predict, largest = ids_function(bundle).get_concrete_function(*ids_specs(bundle)), 0.0
-    for window in range(len(features[WORD_MASK])):
-        inputs = one_row(bundle, features, window, trim)
-        expected = {key: each.numpy() for key, each in predict(*map(inputs.get, input_names(bundle))).items()}
-        place, found = f"signature {name}: ", runner(**inputs)
-        largest = max(largest, tag_difference(found, expected, inputs[WORD_MASK], exact, place))
-    return largest
+            raise InputError(f"expected built-in ops without variables, got {name}")
 
 
 def new_interpreter(content: bytes) -> Any:
@@ -229,8 +167,7 @@ def convert(
         or of its tokenizer's longest, and the output is "scores" float32 [1, 1]. Those of taggers are there too.
 
     Raises:
-        InputError: int8 without a sample, or for a tagger.
-        CheckError: The model needs an op that is not built in; names the op.
+        InputError: int8 without a sample, or for a tagger; or an op that is not built in, with its name.
     """
     if quantize == "int8" and bundle.task == TAG:
         # The converter's calibration crashes on loops, and decoding is a loop.
@@ -248,6 +185,8 @@ def convert(
         if quantize == "int8":
             stack.enter_context(masked_score(MASKED_SCORE_INT8))
         predict, texts = device_function(bundle, with_attention), bundle.preprocessor.inputs
+        if quantize == "dynamic":
+            predict = with_float_head(bundle, predict)
         signatures = {
             name: _concrete_function(bundle, predict, texts, length) for name, length in names.items()
         }
@@ -323,7 +262,7 @@ def _span_table(model: Any, table: Any, output: Any) -> None:
 
 
 def run_converter(converter: Any) -> bytes:
-    """Runs a TFLite converter; raises CheckError, with the op's name, if the model needs an op that is not built in."""
+    """Runs a TFLite converter; raises InputError, with the op's name, if the model needs an op that is not built in."""
     try:
         with warnings.catch_warnings():
             # Calibration still uses the deprecated interpreter.
@@ -333,7 +272,7 @@ def run_converter(converter: Any) -> bytes:
         named = re.search(r"^(?:Custom|Flex|TF Select) ops: (.+)$", str(error), re.MULTILINE)
         if named is None:
             raise
-        raise CheckError(f"expected built-in ops without variables, got {named[1]}") from error
+        raise InputError(f"expected built-in ops without variables, got {named[1]}") from error
 
 
 def _named_vectors(bundle: Bundle, number: int) -> Callable:

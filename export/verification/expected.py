@@ -1,7 +1,6 @@
-"""The bundle's predictions for texts, pairs and sentences, and how far those of exported models may differ."""
+"""The bundle's predictions for texts, pairs and sentences, which those of exported models are compared with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from export.graph import embedding_names, encode_words, vectors_function
 from export.predictors.artifacts import Row
 from export.verification.layer_outputs import TOKENIZER, layer_outputs, padded, sequences, tagger_layers
 from export.verification.rows import Rows
+from export.verification.tolerances import Differences, differences, row_differences
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MATCH
 from kmha.features import SEGMENT_IDS, SIDES, TOKEN_IDS, WORD_MASK
@@ -22,158 +22,6 @@ CHUNK_ROWS = 64
 # Difference of the scores of two paths up to which they count as equal.
 TIE = 1e-3
 DECODING = "decoding"
-MOST_DIFFERENCE = {"none": 1e-4, "float16": 2e-3}
-LEAST_AGREEMENT = 0.99
-MOST_LOSS = 0.005
-# Quantized weights change the numbers, but vectors must stay near; the same limit as for labels.
-LEAST_COSINE = 0.99
-# Names of vectors of the first text of a pair; see `export.predictors.artifacts.Predictor.vectors`.
-_OF_FIRST = ("vectors_a", "embed_query")
-
-
-@dataclass(frozen=True)
-class Differences:
-    """The differences of predictions."""
-
-    # Of any probability; of graded scores, which have no bound, relative to max(1, |score|). NaN if not all are finite.
-    max_difference: float
-    worst_row: int
-    # Share of the real rows with the same label, of binary pairs with the same decision, of words with the same tag;
-    # with several labels the share of equal decisions, one for each label and row. None for graded scores.
-    label_agreement: float | None
-    # With several labels, share of the real rows with the same set of labels.
-    set_agreement: float | None
-    # Rows, or words, with a NaN or infinite probability.
-    not_finite: int
-    # Sentences whose path of tags is not the bundle's and scores less; None unless words are tagged.
-    other_paths: int | None = None
-
-
-def differences(
-    expected: np.ndarray, found: np.ndarray, real: int, thresholds: list[float] | None, graded: bool = False
-) -> Differences:
-    """Compares probabilities, or graded scores, float32 [R, C].
-
-    The real rows come first; only they count for the agreement of labels. With several labels or binary pairs there
-    is a decision threshold for each; None: the best label.
-    """
-    scale = np.maximum(1.0, np.abs(expected)) if graded else 1.0
-    by_row = (np.abs(found.astype(np.float64) - expected) / scale).max(axis=1)
-    broken = (~np.isfinite(found)).any(axis=1)
-    same = np.equal(_decisions(expected, thresholds), _decisions(found, thresholds)) & np.isfinite(found).all(
-        axis=1, keepdims=True
-    )
-    several = thresholds is not None and len(thresholds) > 1
-    return Differences(
-        max_difference=float("nan") if broken.any() else float(by_row.max()),
-        worst_row=int(np.argmax(np.where(broken, np.inf, by_row))),
-        label_agreement=None if graded else float(same[:real].mean()),
-        set_agreement=float(same[:real].all(axis=1).mean()) if several else None,
-        not_finite=int(broken.sum()),
-    )
-
-
-def _decisions(probabilities: np.ndarray, thresholds: list[float] | None) -> np.ndarray:
-    if thresholds is None:
-        return probabilities.argmax(axis=1)[:, None]
-    return probabilities >= np.asarray(thresholds, np.float32)
-
-
-def failures(
-    quantization: str, found: Differences, change: float | None, other_tokens: int | None, labels: bool
-) -> list[str]:
-    """The reasons why an exported model fails, a line each; empty if it passes.
-
-    `change` is that of the metric from the bundle's, None where it is not defined; `other_tokens` counts rows with
-    other token ids than the bundle's, None where ids are not available; `labels`: its label names are the bundle's.
-    """
-    reasons = []
-    if found.not_finite:
-        rows = "rows" if found.other_paths is None else "words"
-        reasons.append(f"{found.not_finite} {rows} have NaN or infinite predictions")
-    if not labels:
-        reasons.append("its label names are not the bundle's")
-    if other_tokens:
-        reasons.append(f"{other_tokens} rows have other token ids")
-    most, graded = MOST_DIFFERENCE.get(quantization), found.label_agreement is None
-    if most is not None and found.max_difference > most:
-        what = "a score differs, relative to max(1, |score|)," if graded else "a probability differs"
-        reasons.append(f"{what} by {found.max_difference:.1e}, more than {most:.0e}")
-    if quantization == "none" and found.other_paths:
-        reasons.append(f"{found.other_paths} sentences have other tags with a lower score")
-    agreement = 1.0 if found.label_agreement is None else found.label_agreement
-    if quantization == "dynamic" and agreement < LEAST_AGREEMENT:
-        reasons.append(f"only {agreement:.4f} of the labels are the same, less than {LEAST_AGREEMENT}")
-    # A row has few of many labels, so a model that predicts none would agree on most. Graded scores have no labels.
-    by_metric = quantization == "int8" or (
-        quantization == "dynamic" and (graded or found.set_agreement is not None)
-    )
-    if by_metric and change is not None and abs(change) > MOST_LOSS:
-        reasons.append(f"the metric changes by {change:+.4f}, more than {MOST_LOSS}")
-    if by_metric and change is None and not found.not_finite:
-        reasons.append("the metric, which decides, is not defined for these rows")
-    return reasons
-
-
-def as_json(found: Differences) -> dict[str, Any]:
-    """The differences as JSON values; None for NaN."""
-    finite = np.isfinite(found.max_difference)
-    paths = {} if found.other_paths is None else {"sentences_with_other_paths": found.other_paths}
-    return {
-        "max_difference": found.max_difference if finite else None,
-        "label_agreement": found.label_agreement,
-        "set_agreement": found.set_agreement,
-        "rows_not_finite": found.not_finite,
-        **paths,
-    }
-
-
-@dataclass(frozen=True)
-class VectorDifferences:
-    """The differences of text vectors."""
-
-    # None where a number is not finite.
-    max_difference: float | None
-    # Of the real rows' vectors with the bundle's; the least one is of all rows.
-    mean_cosine: float
-    least_cosine: float
-    worst_row: int
-    # Rows with a NaN or infinite number.
-    not_finite: int
-
-
-def text_number(name: str, num_texts: int) -> int:
-    """The number of the text, from 0, that the vectors of that name belong to."""
-    return 0 if name in _OF_FIRST else num_texts - 1
-
-
-def vector_differences(expected: np.ndarray, found: np.ndarray, real: int) -> VectorDifferences:
-    """Compares vectors float32 [R, D]; the expected ones have length 1. The real rows come first."""
-    finite = np.all(np.isfinite(found), axis=1)
-    vectors = np.where(finite[:, None], found, 0.0).astype(np.float64)
-    cosines = (vectors * expected).sum(axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
-    # Zeros have no direction, but two zero vectors are equal.
-    cosines = np.where(np.all(np.equal(vectors, expected), axis=1) & finite, 1.0, cosines)
-    return VectorDifferences(
-        max_difference=float(np.abs(vectors - expected).max(initial=0.0)) if finite.all() else None,
-        mean_cosine=float(cosines[:real].mean()),
-        least_cosine=float(cosines.min()),
-        worst_row=int(cosines.argmin()),
-        not_finite=int((~finite).sum()),
-    )
-
-
-def vector_failures(quantization: str, name: str, found: VectorDifferences) -> list[str]:
-    """The reasons why the vectors of that name fail, a line each; empty if they pass."""
-    if found.max_difference is None:
-        return [f"{name}: {found.not_finite} vectors have NaN or infinite numbers"]
-    most = MOST_DIFFERENCE.get(quantization)
-    if most is not None and found.max_difference > most:
-        return [f"{name}: a vector differs by {found.max_difference:.1e}, more than {most:.0e}"]
-    if most is None and found.mean_cosine < LEAST_COSINE:
-        mean = f"{found.mean_cosine:.4f}"
-        return [f"{name}: the mean cosine with the run's vectors is {mean}, less than {LEAST_COSINE}"]
-    return []
 
 
 class ExpectedRows:
@@ -185,7 +33,7 @@ class ExpectedRows:
         self.texts: list[Row] = rows.texts
         self.predictions = bundle.probabilities(rows.texts)
         self._ids = sequences(bundle, rows.texts)
-        self.metric = self._metric(self.predictions)
+        self.metric = self.metric_of(self.predictions)
 
     def truncated_predictions(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:
         """The bundle's predictions for texts truncated to `longest` tokens, and which rows have a longer text."""
@@ -201,20 +49,11 @@ class ExpectedRows:
             expected[chosen] = self._bundle.probabilities_of_features(features)
         return expected, longer
 
-    def compare(
-        self, expected: np.ndarray, found: np.ndarray, longest: int | None = None
-    ) -> tuple[Differences, Any, Any]:
-        """The differences, the metric of the exported model, and its change; None where it is not defined.
-
-        The expected predictions are those of `truncated_predictions(longest)`.
-        """
+    def compare(self, expected: np.ndarray, found: np.ndarray, longest: int | None = None) -> Differences:
+        """The differences from the expected predictions, those of `truncated_predictions(longest)`."""
         bundle = self._bundle
         graded = bundle.task == MATCH and bundle.model.target == "graded"
-        result = differences(expected, found, self._rows.real, bundle.thresholds, graded=graded)
-        if result.not_finite:
-            return result, None, None
-        metric, before = self._metric(found), self._metric(expected)
-        return result, metric, None if metric is None or before is None else metric - before
+        return differences(expected, found, self._rows.compared, bundle.thresholds, graded=graded)
 
     def vectors(self, number: int, longest: int | None) -> np.ndarray:
         """The vectors float32 [R, D] of one text of each row, truncated to `longest` tokens."""
@@ -275,7 +114,8 @@ class ExpectedRows:
             name: value for name, value in found.items() if not (own_tokenizer and name.startswith(TOKENIZER))
         }
 
-    def _metric(self, probabilities: np.ndarray) -> float | None:
+    def metric_of(self, probabilities: np.ndarray) -> float | None:
+        """The task's metric of predictions for the labeled rows; None where it is not defined."""
         return self._rows.metric(self._bundle.labels, probabilities[: self._rows.real], self._decision)
 
 
@@ -289,7 +129,7 @@ class ExpectedSentences:
         self._ends = np.cumsum([len(words) for words in self._words])
         self.predictions = as_array(bundle.tagger.tag(self._words))
         self._ids = window_ids(bundle.tagger, self._words)
-        self.metric = self._metric(self.predictions)
+        self.metric = self.metric_of(self.predictions)
 
     def truncated_predictions(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:
         """The bundle's predictions with windows of at most `longest` tokens, and which rows these windows change."""
@@ -299,26 +139,19 @@ class ExpectedSentences:
         longer[self.rows_with_other_ids(window_ids(tagger, self._words, longest), None)] = True
         return as_array(tagger.tag(self._words)), longer
 
-    def compare(
-        self, expected: np.ndarray, found: np.ndarray, longest: int | None = None
-    ) -> tuple[Differences, Any, Any]:
+    def compare(self, expected: np.ndarray, found: np.ndarray, longest: int | None = None) -> Differences:
         """As `ExpectedRows.compare`, over all words."""
         by_word = np.abs(found[:, :-1].astype(np.float64) - expected[:, :-1]).max(axis=1, initial=0.0)
-        broken = ~np.isfinite(found).all(axis=1)
-        real = int(self._ends[self._rows.real - 1])
-        same = found[:, -1] == expected[:, -1]
-        result = Differences(
-            max_difference=float("nan") if broken.any() else float(by_word.max(initial=0.0)),
-            worst_row=int(np.argmax(np.where(broken, np.inf, by_word))) if len(found) else 0,
-            label_agreement=float(same[:real].mean()),
+        compared = int(self._ends[self._rows.compared - 1])
+        summary = row_differences(by_word, compared)
+        return Differences(
+            **summary,
+            label_agreement=float((found[:, -1] == expected[:, -1])[:compared].mean()) if compared else 1.0,
             set_agreement=None,
-            not_finite=int(broken.sum()),
-            other_paths=0 if broken.any() else self._other_paths(expected[:, -1], found[:, -1], longest),
+            other_paths=0
+            if summary["not_finite"]
+            else self._other_paths(expected[:, -1], found[:, -1], longest),
         )
-        if result.not_finite:
-            return result, None, None
-        metric, before = self._metric(found), self._metric(expected)
-        return result, metric, None if metric is None or before is None else metric - before
 
     def row_of(self, worst: int) -> int:
         """The sentence of the word with the largest difference."""
@@ -406,7 +239,8 @@ class ExpectedSentences:
             count += bool(other_score < right_score - TIE)
         return count
 
-    def _metric(self, predictions: np.ndarray) -> float | None:
+    def metric_of(self, predictions: np.ndarray) -> float | None:
+        """See `ExpectedRows.metric_of`."""
         lengths = np.diff(self._ends[: self._rows.real], prepend=0)
         part, most = predictions[: lengths.sum()], len(self._bundle.labels) - 1
         tag_ids = np.clip(part[:, -1], 0, most).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The rows for which every exported model must predict as its bundle: real rows and edge cases."""
+"""The rows for which every exported model must predict as its bundle: labeled rows, its sample, and edge cases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from export.graph import sample_rows
 from export.predictors.artifacts import Row
 from kmha.bundle.bundle import Bundle, parts_of
 from kmha.bundle.manifest import TAG
@@ -24,37 +25,46 @@ RARE_LETTERS = "\u13a0\u1400\u16a0\u1401\u2c00\u10a80\ua4d0\U00010280\U00010330\
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts, pairs or sentences with their labels."""
+    """Texts, pairs or sentences: labeled rows, then the bundle's sample, then edge cases."""
 
-    # Real rows, then edge cases; of a tagger lists of words, then raw texts.
+    # Of a tagger lists of words, then raw texts.
     texts: list[Row]
     # Descriptions of the edge cases.
     edge_case: list[str]
-    # The real rows with their labels.
-    part: Subset
-    task: Task
+    # The labeled rows, and their task; None without labels.
+    part: Subset | None = None
+    task: Task | None = None
 
     @property
     def real(self) -> int:
-        """Number of real rows."""
-        return len(self.part.rows)
+        """Number of labeled rows."""
+        return len(self.part.rows) if self.part else 0
+
+    @property
+    def compared(self) -> int:
+        """Number of rows before the edge cases."""
+        return len(self.texts) - len(self.edge_case)
 
     def place(self, index: int) -> str:
         """The origin of a row, for messages."""
-        if index < self.real:
+        if self.part and index < self.real:
             return self.part.examples.place(int(self.part.rows[index]))
+        if index < self.compared:
+            return f"row {index - self.real + 1} of the run's sample"
         kind = "sentence" if isinstance(self.texts[index], list) else "text"
-        return f"edge-case {kind}: {self.edge_case[index - self.real]}"
+        return f"edge-case {kind}: {self.edge_case[index - self.compared]}"
 
     def metric(self, labels: Sequence[str], predictions: Any, decision: dict[str, Any]) -> float | None:
-        """The task's main metric of predictions for the real rows; None where it is not defined."""
+        """The task's main metric of predictions for the labeled rows; None where it is not defined."""
+        if self.part is None or self.task is None:
+            return None
         scores = self.task.scores(self.part, list(labels), predictions, decision)
         value = scores[self.task.metric]
         return None if value is None else float(value)
 
 
 def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, most: int, folder: Path) -> Rows:
-    """Reads at most so many rows of a file (0: all), evenly spread over it, and adds the edge cases.
+    """Reads at most so many rows of a file (0: all), evenly spread over it, and adds the rows of `unlabeled_rows`.
 
     `given` has column names that differ from training. Raises InputError if the file or a row of it cannot be used.
     """
@@ -62,18 +72,24 @@ def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, most: int, fol
     examples = part.examples
     count = min(most or len(examples), len(examples))
     part = Subset(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
-    edge_case = edge_case_rows(bundle)
+    others = unlabeled_rows(bundle)
     found = evaluator.read_inputs(bundle, part)
-    return Rows([*map(_encoded, found), *edge_case.values()], list(edge_case), part, task)
+    return Rows([*map(_encoded, found), *others.texts], others.edge_case, part, task)
+
+
+def unlabeled_rows(bundle: Bundle) -> Rows:
+    """The rows that exports are compared on before they are published: the bundle's sample and the edge cases."""
+    edge_case = edge_case_rows(bundle)
+    return Rows([*map(_encoded, sample_rows(bundle)), *edge_case.values()], list(edge_case))
 
 
 def _encoded(row: Any) -> Row:
     if isinstance(row, str):
-        return row.encode("utf-8")
+        return row.encode("utf-8", "replace")
     if isinstance(row, list):
-        return [word.encode("utf-8") for word in row]
+        return [word.encode("utf-8", "replace") for word in row]
     first, second = row
-    return first.encode("utf-8"), second.encode("utf-8")
+    return first.encode("utf-8", "replace"), second.encode("utf-8", "replace")
 
 
 def edge_case_rows(bundle: Bundle) -> dict[str, Any]:

@@ -1,12 +1,30 @@
 """Exports that several test files look at."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from export.verification import tolerances
 from tests.artifact_store import stored
 from tests.bundles import TEXTS, one_label_bundle, pair_bundle, several_label_bundle, tagger_bundle
 from tests.command_runs import call
+
+
+@contextlib.contextmanager
+def unbounded():
+    """Exports may differ by any amount: broken ones, and quantized random weights, whose labels are near ties."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, bound in {
+            "LEAST_AGREEMENT": 0,
+            "MOST_OFF": 1,
+            "MOST_P999": 1e9,
+            "LEAST_COSINE": -1,
+        }.items():
+            patch.setattr(tolerances, name, bound)
+        patch.setattr(tolerances, "MOST_DIFFERENCE", dict.fromkeys(tolerances.MOST_DIFFERENCE, 1e9))
+        yield
+
 
 BUNDLES = {"one label": one_label_bundle, "several labels": several_label_bundle}
 

@@ -33,6 +33,12 @@ def bundle_of(kind: str):
 
 
 @functools.cache
+def many_classes():
+    """A matcher whose head has so many weights that converters quantize them."""
+    return make_pair_bundle(labels=[f"class {number}" for number in range(24)], target="classes")
+
+
+@functools.cache
 def predictions_of(kind: str) -> np.ndarray:
     """The bundle's predictions for ROWS, float32 [R, C]."""
     return bundle_of(kind).probabilities(ROWS)

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from export.graph import features_of, input_names
+from export.graph import PAIR_FLOAT_LAYERS, features_of, input_names
 from export.onnx.__main__ import main
 from export.onnx.predictor import read
-from export.onnx.write import write_onnx
+from export.onnx.write import convert, quantized, write_onnx
 from kmha.errors import InputError
 from tests.bundles import PAIRS
-from tests.export.pair_bundles import KINDS, ROWS, bundle_of, predictions_of, written_by
+from tests.export.pair_bundles import KINDS, ROWS, bundle_of, many_classes, predictions_of, written_by
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -126,11 +126,18 @@ def test_the_metadata_describes_the_outputs(files):
 @pytest.mark.second
 def test_quantized_weights_are_integers(tmp_path):
     bundle = bundle_of("cross")
-    worst = write_onnx(bundle, tmp_path / "m.onnx", quantize="dynamic")
+    worst = write_onnx(bundle, tmp_path / "m.onnx", quantize="dynamic")["max_difference"]
     assert 1e-6 < worst < 0.1
     predictor = read(tmp_path / "m.onnx")
     assert predictor.facts()["quantization"] == "dynamic"
     assert np.abs(predictor.probabilities(ROWS) - predictions_of("cross")).max() < 0.1
+
+
+def test_the_head_is_not_quantized():
+    model = quantized(convert(many_classes(), 17), PAIR_FLOAT_LAYERS)
+    heads = [node.op_type for node in model.graph.node if "/head" in node.name and "MatMul" in node.op_type]
+    assert heads == ["MatMul"]
+    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) > 3
 
 
 def test_the_predictor_reports_its_ids_of_pairs(files):

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from export.predictors.artifacts import TOLERANCES, find_artifact, first_divergent, nearest_errors
+from export.predictors.artifacts import find_artifact, nearest_errors
+from export.verification.tolerances import LAYER_ROUNDING, LAYER_TOLERANCES, first_divergent
 from kmha.errors import InputError
 
 rng = np.random.default_rng(3)
@@ -73,11 +74,31 @@ def test_the_tolerance_is_relative_to_the_layer():
     layer = LAYERS["block"]
     noise = rng.normal(size=layer.shape)
     noise *= np.linalg.norm(layer) / np.linalg.norm(noise)
-    for quantization, most in TOLERANCES.items():
+    for quantization, most in LAYER_TOLERANCES.items():
         near, far = (nearest_errors({"x": layer}, [layer + by * most * noise]) for by in (0.9, 1.1))
         assert near["x"] == pytest.approx(0.9 * most, rel=1e-3)
         assert first_divergent(near, quantization) is None
         assert first_divergent(far, quantization) == "x"
+
+
+@pytest.mark.parametrize("quantization", LAYER_ROUNDING)
+def test_8_bits_explain_some_growth_of_the_error_of_a_layer(quantization):
+    """The errors of sick, whose head was quantized: of the logits, not only of the probabilities."""
+    step = LAYER_ROUNDING[quantization] / 0.02
+    errors = {
+        "a embedding": 0.005,
+        "a round_0": 0.012,
+        "a pooling": 0.006,
+        "logits": 0.045,
+        "probabilities": 0.06,
+    }
+    errors = {name: step * error for name, error in errors.items()}
+    assert first_divergent(errors, quantization) == "logits"
+    # No layer stands out: the one with the largest part of what is explained.
+    errors |= {"logits": step * 0.03, "probabilities": step * 0.035}
+    assert first_divergent(errors, quantization) == "logits"
+    assert first_divergent(errors | {"a round_0": None}, quantization) == "a round_0"
+    assert first_divergent({}, quantization) is None
 
 
 def test_integers_must_match_exactly():

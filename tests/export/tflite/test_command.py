@@ -10,20 +10,22 @@ from export.graph import chosen_lengths
 from export.tflite import write
 from export.tflite import write as tflite_convert
 from export.tflite.__main__ import main
-from export.tflite.predictor import load_tflite
+from export.tflite.predictor import TflitePredictor, load_tflite
 from export.tflite.write import convert, new_interpreter, op_counts, run_converter, write_tflite
+from export.verification import tolerances
 from kmha.errors import InputError
 from tests.artifact_store import stored
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call, run_script
-from tests.export.conftest import BUNDLES
+from tests.export.conftest import BUNDLES, unbounded
 
 ALL = [*TEXTS, *EDGE_CASES]
+FACTS = {"ops": {}, "lengths": [24], "labels": None}
 FILES = ["m.labels.txt", "m.tflite", "m.tokenizer.json", "m.vocab.txt"]
 DEVICE = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite.predictor import load_tflite
+from export.tflite.predictor import TflitePredictor, load_tflite
 print(load_tflite(sys.argv[1])(["old bread"])[0].tolist())
 """
 
@@ -112,7 +114,8 @@ def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
     folder, _ = stored("tflite_wide", lambda folder: write_tflite(bundle, folder / "exact.tflite", [24]))
     exact, rounded = folder / "exact.tflite", tmp_path / "rounded.tflite"
-    assert write_tflite(bundle, rounded, [24], quantize) < tolerance
+    with unbounded():
+        assert write_tflite(bundle, rounded, [24], quantize)["max_difference"] < tolerance
     weights = [path.stat().st_size - 30_000 for path in (rounded, exact)]
     assert weights[0] < size * weights[1]
     difference = np.abs(load_tflite(rounded)(ALL) - bundle.probabilities(ALL))
@@ -146,7 +149,8 @@ def test_int8_leaves_layers_with_a_wide_range_in_float(tmp_path, monkeypatch):
     differences = {}
     for name, widest in (("left", tflite_convert.WIDEST_INT8), ("rounded", np.inf)):
         monkeypatch.setattr(tflite_convert, "WIDEST_INT8", widest)
-        write_tflite(bundle, tmp_path / name, [24], "int8")
+        with unbounded():
+            write_tflite(bundle, tmp_path / name, [24], "int8")
         differences[name] = np.abs(load_tflite(tmp_path / name)(TEXTS) - bundle.probabilities(TEXTS)).max()
     assert 2 * differences["left"] < differences["rounded"], differences
 
@@ -163,10 +167,9 @@ def test_int8_without_a_sample_is_rejected(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("lengths", "requested", "expected"),
     [
-        ({"p99": 16}, (), [16]),
-        ({"p99": 17}, (), [24]),
+        ({"p50": 6, "p90": 7, "p99": 16, "p100": 17}, (), [8, 16, 24]),
+        ({"p50": 1, "p90": 9, "p99": 12, "p100": 900}, (), [8, 16, 24]),
         ({}, (), [24]),
-        ({"p99": 1}, (), [8]),
         ({}, (9, 3, 9), [3, 9]),
     ],
 )
@@ -239,11 +242,34 @@ def test_a_failed_check_leaves_nothing(run_folder, exported, tmp_path, monkeypat
     message = {
         "custom op": "expected built-in ops without variables, got Betainc",
         "variable": "without variables, got ASSIGN_VARIABLE",
-        "not a number": "expected finite numbers, got nan",
-        "other weights": "expected the run's predictions within 0.0001",
+        "not a number": "expected finite predictions, got NaN or infinity",
+        "other weights": "expected probabilities within 1e-04, got a difference of",
     }[fault]
-    assert outcome.status == 1 and message in outcome.err
+    assert outcome.status == 2 and message in outcome.err and outcome.err.count("error: ") == 1
     assert not out.parent.exists()
+
+
+@pytest.mark.parametrize("bound", ["LEAST_AGREEMENT", "MOST_OFF", "MOST_P999"])
+def test_an_export_that_verify_would_fail_is_not_published(
+    run_folder, stored_content, tmp_path, monkeypatch, bound
+):
+    """The earlier artifact stays."""
+    out = tmp_path / "m.tflite"
+    out.write_bytes(b"earlier")
+    monkeypatch.setattr(TflitePredictor, "facts", lambda self: {**FACTS, "quantization": "dynamic"})
+    monkeypatch.setattr(tolerances, bound, 2 if bound == "LEAST_AGREEMENT" else -1)
+    outcome = call(main, run_folder, out, "--length=24", "--quantize=dynamic", "--overwrite")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 1 and outcome.err.startswith(f"error: {out}: expected ")
+    assert "differs first in" in outcome.err and "Nothing was written; use another --quantize." in outcome.err
+    assert out.read_bytes() == b"earlier" and [each.name for each in tmp_path.iterdir()] == ["m.tflite"]
+
+
+@pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
+def test_signatures_of_quantized_models_share_the_weights(quantize):
+    bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=5003)
+    one, two = (len(convert(bundle, lengths, quantize)) for lengths in ([24], [8, 16, 24]))
+    assert two - one < 0.5 * one, (one, two)
 
 
 def _with_nan() -> bytes:

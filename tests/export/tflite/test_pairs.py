@@ -11,7 +11,7 @@ from export.tflite.write import check_ops, convert, new_interpreter, write_tflit
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, run_script
-from tests.export.pair_bundles import KINDS, ROWS, bundle_of, predictions_of, written_by
+from tests.export.pair_bundles import KINDS, ROWS, bundle_of, many_classes, predictions_of, written_by
 
 DEVICE = """
 import sys
@@ -102,7 +102,7 @@ def test_a_tokenizer_with_a_smaller_length_has_a_shorter_input():
 @pytest.mark.parametrize(("quantize", "tolerance"), [("dynamic", 0.01), ("int8", 0.05)])
 def test_quantized_models_predict_nearly_the_same(quantize, tolerance, tmp_path):
     path = tmp_path / "m.tflite"
-    assert write_tflite(bundle_of("cross"), path, [24], quantize) < tolerance
+    assert write_tflite(bundle_of("cross"), path, [24], quantize)["max_difference"] < tolerance
     assert read(path).facts()["quantization"] == quantize
     difference = np.abs(load_tflite(path)(ROWS) - predictions_of("cross"))
     assert 0 < difference.max() < tolerance
@@ -129,6 +129,25 @@ def test_int8_leaves_the_comparison_in_floating_point_and_shares_tables():
     size = len(bundle_of("joint").preprocessor.parts[0].vocabulary)
     # Of both texts and lengths.
     assert len(tables[size, 16]) == 1
+
+
+def test_dynamic_leaves_the_head_in_float():
+    """It adds up vectors and shares of overlap, which have no common scale."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    bundle = many_classes()
+    content = convert(bundle, [24], "dynamic")
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    (graph,) = model.subgraphs
+    kernels = [
+        graph.tensors[operator.inputs[1]].type
+        for operator in graph.operators
+        if model.operatorCodes[operator.opcodeIndex].builtinCode == schema.BuiltinOperator.FULLY_CONNECTED
+        and "/head" in graph.tensors[operator.outputs[0]].name.decode()
+    ]
+    assert bundle.model.head.kernel.shape[0] * len(bundle.labels) > 1024 and kernels == [
+        schema.TensorType.FLOAT32
+    ]
 
 
 def test_a_model_runs_without_tensorflow(files):

@@ -4,7 +4,8 @@ import pytest
 from export.predictors.artifacts import Artifact, Predictions
 from export.verification import examiner as examiner_module
 from export.verification.examiner import Examiner, table
-from export.verification.rows import read_rows
+from export.verification.expected import ExpectedRows
+from export.verification.rows import Rows, read_rows
 from tests.bundles import ONE, TEXTS, make_bundle
 from tests.command_runs import write_csv
 from training.io.examples import ColumnOverrides
@@ -30,11 +31,12 @@ def artifact(tmp_path):
     return Artifact(tmp_path / "model.onnx", "onnx")
 
 
-def test_rows_are_spread_over_the_file_and_named(rows, tmp_path):
+def test_rows_are_spread_over_the_file_and_named(bundle, rows, tmp_path):
     assert rows.real == 4
     assert rows.texts[:4] == [TEXTS[index].encode() for index in (0, 2, 4, 6)]
     assert rows.place(1) == f"{tmp_path / 'rows.csv'}:4"
-    assert rows.place(4) == "edge-case text: empty" and len(rows.texts) == 4 + len(rows.edge_case)
+    assert rows.place(4) == "row 1 of the run's sample" and rows.compared == 4 + len(bundle.sample)
+    assert rows.place(rows.compared) == "edge-case text: empty"
 
 
 def test_predictions_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch):
@@ -46,6 +48,33 @@ def test_predictions_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch)
     assert report["passed"] and report["max_difference"] == 0 and report["rows_with_other_ids"] is None
 
 
+def test_rounding_and_truncation_are_parts_of_the_change(bundle, rows, artifact, monkeypatch):
+    expected = ExpectedRows(bundle, rows)
+    truncated, _ = expected.truncated_predictions(4)
+
+    def request(artifact, texts):
+        # Rounded so that no label is that of the file.
+        return Predictions(
+            np.roll(truncated, 1, axis=1), None, {**FACTS, "lengths": [4], "quantization": "int8"}
+        )
+
+    monkeypatch.setattr(examiner_module, "predict_isolated", request)
+    monkeypatch.setattr(examiner_module, "layer_errors_isolated", lambda *_: {})
+    monkeypatch.setattr(Rows, "metric", lambda self, labels, found, decision: float(found[0, 0]))
+    examiner = Examiner(bundle, rows)
+    report = examiner.report(artifact)
+    run, cut, found = expected.predictions[0, 0], truncated[0, 0], truncated[0, -1]
+    assert run != cut != found
+    parts = {
+        "accuracy_truncation": cut - run,
+        "accuracy_rounding": found - cut,
+        "accuracy_change": found - run,
+    }
+    assert {name: report[name] for name in parts} == pytest.approx(parts)
+    header, _, line, *_ = table([report], examiner.metric)
+    assert "rounding  truncation" in header and f"{cut - run:+.4f}" in line and f"{found - cut:+.4f}" in line
+
+
 def test_other_label_names_fail(bundle, rows, artifact, monkeypatch):
     def request(artifact, texts):
         return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(reversed(ONE))})
@@ -53,7 +82,7 @@ def test_other_label_names_fail(bundle, rows, artifact, monkeypatch):
     monkeypatch.setattr(examiner_module, "predict_isolated", request)
     monkeypatch.setattr(examiner_module, "layer_errors_isolated", lambda *_: {})
     report = Examiner(bundle, rows).report(artifact)
-    assert not report["passed"] and report["failures"] == ["its label names are not the bundle's"]
+    assert not report["passed"] and report["failures"] == ["expected the label names of the run, got others"]
 
 
 def test_wrong_shapes_and_crashes_are_reported_as_failures(bundle, rows, artifact, monkeypatch):

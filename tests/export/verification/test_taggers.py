@@ -67,7 +67,7 @@ def expected(rows) -> ExpectedSentences:
 def test_sentences_are_read_as_words_and_named(rows):
     assert rows.real == 4 and rows.texts[3] == SENTENCES[4].encode().split()
     assert rows.place(0).endswith("rows.conll:1")
-    assert rows.place(4) == "edge-case sentence: no words"
+    assert rows.place(rows.compared) == "edge-case sentence: no words"
     assert rows.place(len(rows.texts) - 1).startswith("edge-case text: ")
 
 
@@ -116,14 +116,14 @@ def other_tag(answers: np.ndarray) -> None:
 def test_another_path_fails_though_all_probabilities_are_the_same(monkeypatch, expected, tmp_path):
     report = asked(monkeypatch, expected, predictions_for(expected, other_tag), tmp_path)
     assert report["max_difference"] == 0 and report["sentences_with_other_paths"] == 1
-    assert report["failures"] == ["1 sentences have other tags with a lower score"]
+    assert report["failures"] == ["expected the best tags, got tags with a lower score for 1 sentences"]
     assert report["label_agreement"] < 1
 
 
 def test_a_tag_that_does_not_exist_is_another_path(expected):
     found = expected.predictions.copy()
     found[0, -1] = 99
-    assert expected.compare(expected.predictions, found)[0].other_paths == 1
+    assert expected.compare(expected.predictions, found).other_paths == 1
 
 
 def test_an_equally_good_path_passes(rows, monkeypatch):
@@ -131,11 +131,11 @@ def test_an_equally_good_path_passes(rows, monkeypatch):
     bundle = make_tagger_bundle(("X", "Y"), scheme="none")
     for weights in bundle.model.trainable_variables:
         weights.assign(0 * weights)
-    monkeypatch.setattr(ExpectedSentences, "_metric", lambda *_: 1.0)
+    monkeypatch.setattr(ExpectedSentences, "metric_of", lambda *_: 1.0)
     tied = ExpectedSentences(bundle, rows)
     found = tied.predictions.copy()
     found[:, -1] = 1 - found[:, -1]
-    result, *_ = tied.compare(tied.predictions, found)
+    result = tied.compare(tied.predictions, found)
     assert result.other_paths == 0 and result.label_agreement == 0
     assert failures("none", result, 0.0, None, True) == []
 
@@ -143,9 +143,10 @@ def test_an_equally_good_path_passes(rows, monkeypatch):
 def test_nan_is_counted_by_words(expected):
     found = expected.predictions.copy()
     found[7, 2] = np.nan
-    result, metric, change = expected.compare(expected.predictions, found)
-    assert metric is change is None and as_json(result)["max_difference"] is None
-    assert failures("none", result, change, None, True)[0] == "1 words have NaN or infinite predictions"
+    result = expected.compare(expected.predictions, found)
+    assert as_json(result)["max_difference"] is None
+    reason = "expected finite predictions, got NaN or infinity for 1 words"
+    assert failures("none", result, None, None, True)[0] == reason
     assert expected.row_of(result.worst_row) == 0
 
 
