@@ -66,7 +66,7 @@ class _KerasImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-if "keras" in sys.modules:
+if sys.modules.get("keras") is not None:
     # The models import every layer.
     importlib.import_module("kmha.models")
 else:

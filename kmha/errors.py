@@ -3,18 +3,43 @@
 import difflib
 import importlib.util
 import itertools
+import re
 from collections.abc import Iterable
 
 MOST_COMPARED = 1000
-# Names shown in a message, and characters of each.
+# Names shown in a message, and characters of each; characters of a message, and of a value in it.
 _NAMES, _NAME_LENGTH = 10, 100
+_MESSAGE_LENGTH, _VALUE_LENGTH = 2_000, 60
+# Control characters, line separators, marks that reverse the direction of text, and half surrogate pairs.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class InputError(ValueError):
     """Input that cannot be used. Commands print the message and exit with status 2.
 
-    The message is one line: `FILE:LINE: expected X, got Y. HINT`, or the flag in place of the file.
+    The message is one printable line of limited length: `FILE:LINE: expected X, got Y. HINT`, or the flag in place of
+    the file.
     """
+
+    def __init__(self, message: str):
+        if len(message) > _MESSAGE_LENGTH:
+            message = f"{message[: 3 * _MESSAGE_LENGTH // 4]} … {message[-_MESSAGE_LENGTH // 4 :]}"
+        super().__init__(printable(" ".join(message.splitlines())))
+
+
+def printable(text: str) -> str:
+    """Text whose characters that could control a terminal are replaced by their escapes in Python."""
+    return _UNPRINTABLE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def shorten(text: str, most: int = _VALUE_LENGTH) -> str:
+    """The first characters of a text, and … if it has more."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(value: object) -> str:
+    """A value in a message: one line of limited length."""
+    return shorten(repr(value))
 
 
 def require_package(module: str, user: str, extra: str) -> None:
@@ -32,9 +57,9 @@ def require_package(module: str, user: str, extra: str) -> None:
 def format_names(names: Iterable[str], none: str = "none") -> str:
     """Names in a message: the first ten, each with at most 100 characters, and the number of the others."""
     listed = list(names)
-    shown = [each if len(each) <= _NAME_LENGTH else f"{each[:_NAME_LENGTH]}…" for each in listed[:_NAMES]]
+    names = ", ".join(printable(shorten(each, _NAME_LENGTH)) for each in listed[:_NAMES])
     more = f" and {len(listed) - _NAMES:,} more" if len(listed) > _NAMES else ""
-    return f"{', '.join(shown)}{more}" if shown else none
+    return f"{names}{more}" if listed else none
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:

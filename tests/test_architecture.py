@@ -314,3 +314,52 @@ def test_lines_of_files_and_pipes_are_bounded():
     assert "export.benchmark.worker" in found
     # `training.io.datasets` names what `open_lines` yields.
     assert found <= READS_OWN_LINES | {"training.io.datasets"}
+
+
+# Files that kmha has written itself, in a folder of its own, or that belong to the system or to a package.
+READS_OWN_FILES = {
+    "training.baselines.tagging",
+    "training.comparison.folder",
+    "training.data.sources",
+    "training.distributed.collectives",
+    "training.distributed.tf_config",
+    "training.engine.consistency",
+    "training.engine.loop",
+    "training.html.page",
+    "training.io.disk",
+    "training.io.examples",
+    "training.io.json_subprocess",
+    "training.io.ragged_store",
+    "training.job.train",
+    "training.pruning.prune_run",
+    "training.runs.checkpoint_folder",
+    "training.runs.run_folder",
+    "training.sklearn",
+    "training.runtime.memory_estimate",
+    "training.speed.profile",
+    "training.speed.workload",
+    "export.predictors.artifacts",
+    "export.savedmodel.predictor",
+    "export.savedmodel.write",
+}
+# Items of rows, which `training.io.tables` has parsed.
+PARSES_OTHER_JSON = {"training.tasks.tag.rows", "export.batch.rows"}
+
+
+def test_files_of_unknown_origin_are_read_in_one_place():
+    """A pipe blocks, and JSON of unknown origin raises many errors: use `kmha.input_files`."""
+    found = set()
+    for name, path in MODULES.items():
+        for node in ast.walk(TREES[path]):
+            if not isinstance(node, ast.Call):
+                continue
+            function, arguments = ast.unparse(node.func), ", ".join(map(ast.unparse, node.args))
+            reads = function == "open" and not re.search(r"'[wax]b?'|os.devnull", arguments)
+            reads |= function.endswith((".read_text", ".read_bytes"))
+            parses = function in ("json.load", "json.loads", "tomllib.load", "tomllib.loads")
+            if reads or parses:
+                found.add(name)
+    # Programs of users, tokenizers without dependencies, and measurements of the user's own files.
+    others = {name for name in found if name.startswith(("clients.", "export.device.", "export.benchmark."))}
+    expected = READS_OWN_FILES | PARSES_OTHER_JSON | {"kmha.input_files", "training.cli.parser"}
+    assert found - others == expected

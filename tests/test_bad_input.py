@@ -1,6 +1,7 @@
 """Each thing a user can get wrong: one line on stderr, exit status 2, nothing half-written."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,51 @@ def test_settings_that_cannot_be_meant(folder, arguments, message):
 def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):
     (folder / "a.toml").write_text(text)
     assert refused(folder, fit, "--config", "a.toml", "--data.train", "good.csv").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * 5_000 + "]" * 5_000, "a.toml: expected valid TOML, got an error: maximum recursion"),
+        (f"[train]\nepochs = {'9' * 5_000}", "a.toml: expected valid TOML, got an error: Exceeds the limit"),
+        (
+            f"[train]\nepochs = {'9' * 400}",
+            "a.toml: --train.epochs: expected at most 1,000,000,000,000, got 999",
+        ),
+        (
+            "[text]\nmax_length = 1000000000000000000",
+            "a.toml: --text.max-length: expected at most 1,000,000,000,000",
+        ),
+        ('out = "a\\u0000b"', "a.toml: --out: expected text without null characters, got 'a\\x00b'"),
+        (f"[data]\ntrain = '{'x' * 5_000}.csv'", "--out runs/xxx"),
+        (
+            "[train]\nepochs = '\x1b[2J'".replace("\x1b", "\\u001b").replace("'", '"'),
+            "a.toml: train.epochs must be",
+        ),
+    ],
+    ids=["deep", "5,000 digits", "400 digits", "size", "null", "name", "escape"],
+)
+def test_a_hostile_file_of_settings(folder, text, message):
+    (folder / "a.toml").write_text(text)
+    data = [] if "[data]" in text else ["--data.train", "good.csv"]
+    found = refused(folder, fit, "--config", "a.toml", *data)
+    assert found.startswith(message) and len(found) < 2_100 and found.isprintable()
+
+
+@pytest.mark.parametrize("flag", ["--config", "--data.train", "--text.vocabulary", "--encoder.vectors"])
+def test_a_pipe_is_no_input_file(folder, flag):
+    os.mkfifo(folder / "pipe.csv")
+    data = [] if flag == "--data.train" else ["--data.train", "good.csv"]
+    message = refused(folder, fit, flag, "pipe.csv", *data)
+    assert "pipe.csv: expected a " in message or "pipe.csv: expected a file of word vectors" in message
+
+
+def test_labels_and_columns_control_no_terminal(folder):
+    (folder / "a.csv").write_text("text,la\x1b[31mbel\nx,a\n")
+    assert "la\\x1b[31mbel" in refused(folder, fit, "--data.train", "a.csv")
+    (folder / "a.csv").write_text("text,label\nx,\x1b]0;a\x07\ny,\x1b]0;a\x07\n")
+    message = refused(folder, fit, "--data.train", "a.csv")
+    assert "got only '\\x1b]0;a\\x07'" in message and message.isprintable()
 
 
 def test_a_vocabulary_with_a_token_twice(folder):

@@ -18,7 +18,7 @@ import tyro
 
 from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
-from kmha.line_reader import bounded_lines
+from kmha.input_files import bounded_lines, open_input
 from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
@@ -110,7 +110,7 @@ def _shortened(prediction: dict[str, Any], top: int) -> dict[str, Any]:
 
 def _candidates(path: Path) -> list[bytes]:
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             found = list(lines(file))
     except OSError as error:
         raise InputError(
@@ -126,7 +126,7 @@ def _vectors(path: Path) -> Any:
 
     expected = f"--vectors {path}: expected a file that training.embed wrote"
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             vectors = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,6 +1,5 @@
 """Runs an ONNX file with onnxruntime on the CPU, without TensorFlow."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from export.predictors.token_batches import (
 )
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS
+from kmha.input_files import parse_json
 
 ONE_TEXT = ((TOKEN_IDS, PADDING_MASK),)
 _DYNAMIC = {"MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
@@ -43,7 +43,9 @@ class OnnxPredictor(TokenIdsPredictor):
             "quantization": _quantization(model),
             "ops": dict(Counter(node.op_type for node in model.graph.node).most_common()),
             "lengths": None,
-            "labels": json.loads(metadata["labels"]) if "labels" in metadata else None,
+            "labels": parse_json(metadata["labels"], f"{self.path}: labels")
+            if "labels" in metadata
+            else None,
         }
 
     def probabilities(self, texts: Sequence[Any]) -> np.ndarray:

@@ -1,6 +1,5 @@
 """What predictors of runtimes share that take token ids: inputs, batches, tags of sentences. Needs NumPy only."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from export.device.tokenizer import PairTokenizer, Tokenizer
 from export.names import PATH_PROBABILITIES, PROBABILITIES, SCORES, TAG_IDS
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS
+from kmha.input_files import read_json
 
 TOKENIZER = ".tokenizer.json"
 BATCH_TOKENS = 8192
@@ -29,17 +29,14 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
     """The tokenizer next to a model file: news.tokenizer.json of news.onnx. Raises InputError if it cannot be read."""
     path = model.with_suffix(TOKENIZER)
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = read_json(path, f"the tokenizer of {model.name}")
         return _TOKENIZERS.get(values.get("task"), Tokenizer)(values)
-    except OSError as error:
+    except InputError:
+        raise
+    # The values may be any.
+    except Exception as error:
         raise InputError(
-            f"{path}: expected the tokenizer of {model.name}, {error.strerror or error}"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        is_json = not isinstance(error, json.JSONDecodeError)
-        reason = f"{type(error).__name__} {error}" if is_json else f"not {error}"
-        raise InputError(
-            f"{path}: expected a tokenizer.json of an export, got another file ({reason})"
+            f"{path}: expected a tokenizer.json of an export, got another file ({type(error).__name__} {error})"
         ) from error
 
 

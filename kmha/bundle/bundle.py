@@ -45,6 +45,7 @@ from kmha.inference.batching import (
 )
 from kmha.inference.mask_filler import MaskFiller
 from kmha.inference.tagger import Tagger
+from kmha.input_files import parse_json
 from kmha.models.classifier import TextClassifier
 from kmha.models.masked_lm import MaskedLanguageModel
 from kmha.models.matcher import TextMatcher
@@ -99,10 +100,8 @@ def _read_preprocessor(
 def _parse_sample(content: bytes, path: Path, num_texts: int) -> list[Any]:
     """The sample in the content of a file: texts, or pairs if `num_texts` is 2."""
     expected = "a JSON string" if num_texts == 1 else "a JSON list of two strings"
-    try:
-        rows = [json.loads(line) for line in content.decode("utf-8").split("\n") if line]
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: expected {expected} a line, {error}") from error
+    # Not splitlines: JSON strings may contain other line ends of Unicode.
+    rows = [parse_json(line, f"{path}: expected {expected} a line") for line in content.split(b"\n") if line]
     if num_texts == 1 and all(isinstance(row, str) for row in rows):
         return rows
     pairs = (isinstance(row, list) and len(row) == 2 and all(isinstance(t, str) for t in row) for row in rows)

@@ -6,14 +6,12 @@ Reading needs no TensorFlow and validates everything: a run folder may come from
 import contextlib
 import hashlib
 import json
-import math
-import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from kmha.errors import InputError
+from kmha.errors import InputError, shorten
+from kmha.input_files import open_input, parse_json, read_input
 from kmha.tags import SCHEMES
 
 Result = TypeVar("Result")
@@ -57,13 +55,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Reads bundle.json of a run folder and validates the entries in `_ENTRIES` and `_OF_TASK`."""
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(path.read_text("utf-8"), parse_float=_finite, parse_constant=_finite)
+        manifest = parse_json(read_input(path), path)
     except OSError as error:
         raise InputError(
             f"{folder}: expected a run folder with {MANIFEST}, {error.strerror or error}"
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: must be a JSON object, got {type(manifest).__name__}")
     version = manifest.get("format")
@@ -110,8 +106,8 @@ def open_bundle(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Binary
 
 def _manifest_bytes(folder: Path) -> bytes | None:
     try:
-        return (folder / MANIFEST).read_bytes()
-    except OSError:
+        return read_input(folder / MANIFEST)
+    except (OSError, InputError):
         return None
 
 
@@ -122,15 +118,9 @@ def _open_files(folder: Path, manifest: dict[str, Any], stack: contextlib.ExitSt
         if name not in recorded:
             raise InputError(f"{folder / MANIFEST}: files must contain the SHA-256 of {name}, got none")
         try:
-            # A pipe without a writer would block.
-            file = stack.enter_context(
-                open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK))
-            )
-            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        except OSError:
-            is_file = False
-        if not is_file:
-            raise InputError(f"{folder}: expected the bundle's file {name}, got none")
+            file = stack.enter_context(open_input(path))
+        except (OSError, InputError):
+            raise InputError(f"{folder}: expected the bundle's file {name}, got none") from None
         actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual != recorded[name]:
             raise InputError(
@@ -142,20 +132,13 @@ def _open_files(folder: Path, manifest: dict[str, Any], stack: contextlib.ExitSt
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal."""
-    with open(path, "rb") as file:
+    """SHA-256 of a regular file in hexadecimal."""
+    with open_input(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, allow_nan=False)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def _finite(number: str) -> float:
-    if not math.isfinite(float(number)):
-        raise ValueError(f"expected finite numbers, got {number[:40]}")
-    return float(number)
+    return shorten(json.dumps(value, allow_nan=False))
 
 
 def _is_names(value: Any) -> bool:

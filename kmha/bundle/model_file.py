@@ -3,7 +3,6 @@
 import collections
 import hashlib
 import io
-import json
 import math
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from kmha.input_files import parse_json
 
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 _ENTRIES = {"metadata.json", CONFIG, WEIGHTS}
@@ -60,7 +60,7 @@ def _checked_weights(file: BinaryIO, kind: type) -> h5py.File:
         if len(names) != len(set(names)) or not {CONFIG, WEIGHTS} <= set(names) <= _ENTRIES:
             raise InputError(f"got an archive of {', '.join(sorted(names)[:5]) or 'nothing'}")
         _check_growth(packed, sum(entry.file_size for entry in archive.infolist()))
-        config, content = json.loads(archive.read(CONFIG)), archive.read(WEIGHTS)
+        config, content = parse_json(archive.read(CONFIG), CONFIG), archive.read(WEIGHTS)
     weights = h5py.File(io.BytesIO(content), "r")
     datasets = dict(_datasets(weights))
     _check_growth(len(content), sum(each.nbytes for each in datasets.values()))

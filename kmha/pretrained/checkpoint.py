@@ -1,10 +1,7 @@
-"""A pretrained encoder: shape, vocabulary and weights under kmha's names; and the JSON files of checkpoints."""
+"""A pretrained encoder: shape, vocabulary and weights under kmha's names."""
 
 import dataclasses
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -39,22 +36,3 @@ def shorten_config(config: EncoderConfig, num_layers: int) -> EncoderConfig:
     sizes = [config.layer_size(i) for i in source_blocks(num_layers, config.num_layers)]
     layer_sizes = tuple(sizes) if config.layer_sizes else ()
     return dataclasses.replace(config, num_layers=num_layers, layer_sizes=layer_sizes)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, which may come from anywhere; raises InputError if there is none."""
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: expected a checkpoint's {path.name}, {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: must be a JSON object, got {type(values).__name__}")
-    return values
-
-
-def shown(value: Any) -> str:
-    """A value for an error message: one line of limited length."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from kmha.config import EncoderConfig
-from kmha.errors import InputError
-from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
+from kmha.errors import InputError, shown
+from kmha.input_files import read_json
+from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.safetensors_file import read_tensors
 from kmha.pretrained.weight_mapping import FAMILIES, Tensor, find_tensors, read_weights
 from kmha.text.vocabulary import CONTINUATION, SPECIAL_TOKENS, UNKNOWN, Vocabulary

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from kmha.config import EncoderConfig
-from kmha.errors import InputError
-from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
+from kmha.errors import InputError, shown
+from kmha.input_files import read_json
+from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import UNKNOWN, Vocabulary
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.weights.h5", "tokenizer.json"

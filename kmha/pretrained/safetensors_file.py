@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from kmha.errors import InputError
-from kmha.pretrained.checkpoint import read_json, shown
+from kmha.errors import InputError, shown
+from kmha.input_files import open_input, read_json
 from kmha.pretrained.weight_mapping import Tensor
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -81,9 +81,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _opened(path: Path, read):
     """The result of a function of the open file; any error of the library becomes an InputError of one line."""
-    if path.is_dir():
-        raise InputError(f"{path}: expected a safetensors file, Is a directory")
     try:
+        # The library would wait for the writer of a pipe.
+        open_input(path).close()
         with safe_open(path, "numpy") as file:
             return read(file)
     except SafetensorError as error:

@@ -8,7 +8,6 @@ import base64
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 import zipfile
@@ -20,8 +19,9 @@ import numpy as np
 
 from kmha.bundle.manifest import MANIFEST, MODEL, open_bundle, read_consistent, read_manifest
 from kmha.config import EncoderConfig
-from kmha.errors import InputError, did_you_mean
-from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
+from kmha.errors import InputError, did_you_mean, shown
+from kmha.input_files import open_input, parse_json, read_json
+from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.huggingface import (
     CONFIG,
     FIRST_CONFIG,
@@ -70,7 +70,7 @@ def _encoder_config(file: BinaryIO, path: Path) -> EncoderConfig:
     """The shape of the encoder in the model file, read without Keras; `path` is for error messages."""
     try:
         with zipfile.ZipFile(file) as archive:
-            values = json.loads(archive.read("config.json"))["config"]
+            values = parse_json(archive.read("config.json"), "config.json")["config"]
         encoder: dict[str, Any] = values.get("encoder") or next(iter(values["encoders"].values()))
         # Rounds of cross-attention are not part of the encoder.
         return EncoderConfig(**{**encoder, "round_sizes": ()})
@@ -139,7 +139,7 @@ def _check(file: importlib.metadata.PackagePath) -> None:
     if file.hash is None or file.hash.mode != "sha256":
         raise InputError(f"{path}: expected its SHA-256 in the package's RECORD, got none")
     try:
-        with open(path, "rb") as opened:
+        with open_input(Path(path)) as opened:
             digest = hashlib.file_digest(opened, "sha256").digest()
     except OSError as error:
         raise InputError(f"{path}: expected a file of the package, {error.strerror or error}") from error

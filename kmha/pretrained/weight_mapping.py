@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 
 from kmha.config import EncoderConfig
-from kmha.errors import InputError
-from kmha.pretrained.checkpoint import shown
+from kmha.errors import InputError, shown
 
 # A checkpoint's kernel is [out, in], an encoder's is [in, out]; one weight may be split into several tensors.
 Kind = Literal["table", "kernel", "vector"]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from kmha.errors import InputError
+from kmha.input_files import read_input
 
 # Every vocabulary has these tokens; a trained one starts with them, in this order.
 PADDING, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -61,7 +62,7 @@ class Vocabulary:
             InputError: The file is missing or not UTF-8, has duplicates or lacks a special token.
         """
         try:
-            return cls.parse(Path(path).read_bytes(), str(path))
+            return cls.parse(read_input(path), str(path))
         except OSError as error:
             raise InputError(f"{path}: expected a vocabulary file, {error.strerror or error}") from error
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from kmha.errors import InputError
-from kmha.line_reader import bounded_lines
+from kmha.input_files import bounded_lines, open_input
 from kmha.text.vocabulary import Vocabulary
 
 
@@ -19,7 +19,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
     found: dict[int, np.ndarray] = {}
     exact: set[int] = set()
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             for number, raw in enumerate(bounded_lines(file, path), start=1):
                 try:
                     fields = raw.decode("utf-8").rstrip().split(" ")

@@ -56,7 +56,7 @@ def test_no_lines_give_no_predictions(onnx_files, tmp_path):
 def test_wrong_input_of_the_process_is_an_input_error(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     (tmp_path / "bad.tokenizer.json").write_text("[]")
-    with pytest.raises(InputError, match="expected a tokenizer.json of an export, got another file") as error:
+    with pytest.raises(InputError, match="bad.tokenizer.json: must be a JSON object, got list") as error:
         predict_isolated(find_artifact(tmp_path / "bad.onnx"), [b""])
     assert "\n" not in str(error.value)
 

@@ -3,9 +3,13 @@
 import dataclasses
 import math
 import typing
+from pathlib import Path
 from typing import Annotated, Any
 
-from kmha.errors import InputError
+from kmha.errors import InputError, shown
+
+# Sizes of arrays, and their products with small numbers, fit into 64 bits.
+LARGEST_INTEGER = 10**12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,10 @@ def check_ranges(config: Any, prefix: str = "--") -> None:
         if dataclasses.is_dataclass(value):
             check_ranges(value, f"{flag}.")
             continue
+        if type(value) is int and abs(value) > LARGEST_INTEGER:
+            raise InputError(f"{flag}: expected at most {LARGEST_INTEGER:,}, got {shown(value)}")
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise InputError(f"{flag}: expected text without null characters, got {shown(str(value))}")
         for allowed in getattr(hints[field.name], "__metadata__", ()):
             if isinstance(allowed, Range) and value is not None and not allowed.holds(value):
                 raise InputError(f"{flag}: expected {allowed}, got {value}")

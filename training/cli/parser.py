@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeVar
 
 import tyro
 
-from kmha.errors import InputError, did_you_mean
+from kmha.errors import InputError, did_you_mean, printable, shown
+from kmha.input_files import read_input
 from training.cli.bounds import check_ranges
 from training.cli.exceptions import CheckpointWriteError, interruptible
 
@@ -31,6 +32,17 @@ FULL = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "a file is larger than it may be",
 }
+
+# Of paths that no command can read or write. Most readers and writers have messages of their own.
+UNUSABLE = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENXIO,
+)
 
 # Rewrites tyro's messages to `FLAG: expected X, got Y`.
 _REWORDED = (
@@ -64,7 +76,8 @@ class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the message and a newline."""
         if sys.stderr is not None:  # None in services
-            sys.stderr.write(f"{record.getMessage()}\n")
+            message = "\n".join(map(printable, record.getMessage().split("\n")))
+            sys.stderr.write(f"{message}\n")
             sys.stderr.flush()
 
 
@@ -90,7 +103,7 @@ def run(command: Callable[[], int]) -> int:
             sys.stdout.flush()
             return status
     except InputError as error:
-        logger.error(f"error: {' '.join(str(error).splitlines())}")
+        logger.error(f"error: {error}")
         return WRONG_INPUT
     except BrokenPipeError:
         # Discards the buffer, so that closing stdout does not fail again.
@@ -101,6 +114,11 @@ def run(command: Callable[[], int]) -> int:
         logger.error(f"error: {error}")
         return FAILED
     except OSError as error:
+        if error.errno in UNUSABLE and error.filename is not None:
+            logger.error(
+                f"error: {InputError(f'{error.filename}: expected a usable path, {error.strerror}')}"
+            )
+            return WRONG_INPUT
         logger.error(f"error: {full_disk(error)}")
         return FAILED
     except KeyboardInterrupt:
@@ -207,20 +225,25 @@ def _flag_names(config_type: type, prefix: str = "") -> list[str]:
     return names
 
 
-def toml_flags(path: Path, config_type: type) -> list[str]:
-    """Reads a TOML file, whose keys are fields of the dataclass, and converts it to flags; raises InputError."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file; raises InputError if it cannot be read."""
     try:
-        values = tomllib.loads(path.read_text("utf-8-sig"))
+        return tomllib.loads(read_input(path).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(f"--config {path}: expected a TOML file, {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{path}:{line}: expected UTF-8 text, got other bytes") from error
-    except tomllib.TOMLDecodeError as error:
+    # Also of integers with thousands of digits.
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: expected valid TOML, got an error: {' '.join(str(error).split())}"
         ) from error
-    return table_flags(values, config_type, str(path))
+
+
+def toml_flags(path: Path, config_type: type) -> list[str]:
+    """Reads a TOML file, whose keys are fields of the dataclass, and converts it to flags; raises InputError."""
+    return table_flags(read_toml(path), config_type, str(path))
 
 
 def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> list[str]:
@@ -243,7 +266,7 @@ def _table_flags(
         elif not _fits(value, expected[key]):
             choices = typing.get_args(expected[key]) if typing.get_origin(expected[key]) is Literal else ()
             hint = did_you_mean(str(value), choices)
-            raise InputError(f"{origin}: {name} must be {_in_words(expected[key])}, got {value!r}{hint}")
+            raise InputError(f"{origin}: {name} must be {_in_words(expected[key])}, got {shown(value)}{hint}")
         elif expected[key] is bool:
             parent, _, last = flag.removeprefix("--").rpartition(".")
             flags.append(f"--{parent}{'.' if parent else ''}{'' if value else 'no-'}{last}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
+from kmha.input_files import read_json
 from training.config.config import differences
 from training.io.disk import atomic_write, to_json
 from training.runs.run_folder import CHANGEABLE_ON_RESUME, has_checkpoint, lock_folder
@@ -25,7 +26,7 @@ class ComparisonFolder:
     def result(self, name: str, rate: float) -> dict[str, Any] | None:
         """The saved result of a candidate with a learning rate; None if it is not finished."""
         path = self._path(name, rate, ".json")
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
+        return read_json(path) if path.exists() else None
 
     def save(self, name: str, rate: float, result: dict[str, Any]) -> None:
         """Saves the result of a training, JSON values, and removes its checkpoint."""
@@ -67,11 +68,8 @@ def open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iter
                 (folder / name).unlink(missing_ok=True)
             shutil.rmtree(folder / TRAININGS, ignore_errors=True)
         if path.exists():
-            previous, now = (
-                json.loads(path.read_text("utf-8")),
-                json.loads(json.dumps(settings, allow_nan=False)),
-            )
-            if found := differences(previous, now, CHANGEABLE_ON_RESUME):
+            now = json.loads(json.dumps(settings, allow_nan=False))
+            if found := differences(read_json(path), now, CHANGEABLE_ON_RESUME):
                 raise InputError(
                     f"--out {folder}: expected the settings of the comparison in it, {found};"
                     " --overwrite starts again"

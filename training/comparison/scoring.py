@@ -1,6 +1,5 @@
 """Scores of candidates and of existing runs on the same test rows, and their latency."""
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import tensorflow as tf
 from kmha.bundle.bundle import Bundle
 from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.input_files import read_json
 from kmha.text.preprocessor import Preprocessor
 from training.comparison.candidates import HEADS
 from training.data.load import Data
@@ -180,13 +180,13 @@ def describe_encoder(encoder: EncoderConfig) -> str:
 def _from_metrics(path: Path) -> dict[str, Any]:
     """Validation accuracy, epochs and time of an epoch; empty if the file lacks them."""
     try:
-        metrics = json.loads(path.read_text("utf-8"))
+        metrics = read_json(path)
         history = metrics.get("history", [])
         counts = metrics["tokens"]["train"]
         # The count includes rows held out of the training file.
         tokens = counts["tokens"] * metrics["data"]["train_rows"] / max(1, counts["rows"])
         validation = float(metrics["validation"]["accuracy"])
         return {"validation": validation, "epochs": len(history), **epoch_times(history, tokens)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         # Runs of other versions are evaluated too.
         return {}

@@ -16,7 +16,7 @@ from kmha.bundle.manifest import MATCH, TAG, sha256
 from kmha.errors import InputError
 from training.config.config import DataSection
 from training.io.datasets import pos_rows, review_rows, tfds_rows
-from training.io.disk import open_lines, unchanged
+from training.io.disk import open_lines
 from training.io.examples import Columns, Example, ExampleSet, Subset, write_examples
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.io.tables import (
@@ -132,8 +132,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
             skipped += not found
             yield from found
 
-    with unchanged(source.file):
-        examples = write_examples(checked(), folder, task.traits.num_texts)
+    examples = write_examples(checked(), folder, task.traits.num_texts)
     examples.empty_texts += skipped
     if not len(examples):
         raise InputError(f"{source.name}: expected rows, got none")

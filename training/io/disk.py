@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from kmha.line_reader import BoundedLines, bounded_lines
+from kmha.input_files import BoundedLines, bounded_lines, open_input
 from training.cli.exceptions import check_stop, delayed_stop
 
 # Of temporary folders, and the file in the run folder that has their path.
@@ -282,7 +282,7 @@ def _growth(path: Path) -> float:
     if not path.name.lower().endswith(".gz"):
         return 1.0
     try:
-        with open(path, "rb") as packed:
+        with open_input(path) as packed:
             data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed.read(_LOOKED_AT))
     except (OSError, zlib.error, gzip.BadGzipFile):
         return 1.0  # The reader of the file reports the error.
@@ -294,37 +294,41 @@ def open_lines(path: Path, encoding: str = "") -> Iterator[io.TextIOWrapper]:
     """Opens a text file whose lines end at line feeds only; gzipped if its name ends in `.gz`.
 
     The default encoding is UTF-8, where a byte order mark is skipped. Raises InputError if the file is missing,
-    unreadable or damaged, or a line is too long, also inside the block.
+    unreadable, damaged or no regular file, if it changes while it is read, or a line is too long, also inside the
+    block.
     """
-    try:
-        with _binary(path) as stream:
-            start = stream.peek(len(_BOM))[: len(_BOM)]
-            if not encoding and b"\0" in start[:2]:
-                raise InputError(f"{path}:1: expected UTF-8 text, got byte 0x00{_encoding_hint(start)}")
-            if not encoding and start == _BOM:
-                stream.read(len(_BOM))
-            # newline="\n": a carriage return inside a field must not shift the line numbers.
-            bounded = BoundedLines(stream, path)
-            with io.TextIOWrapper(bounded, encoding=encoding or "utf-8", newline="\n") as lines:
-                yield lines
-    except UnicodeError as error:
-        if encoding:
-            raise InputError(f"{path}: expected text in the encoding {encoding}, got {error}") from None
-        raise _invalid_utf8(path) from None
-    except FileNotFoundError:
-        raise InputError(f"{path}: expected a file, got no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: expected a file, got a folder") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: expected gzip data, got damaged or other data ({error})") from None
-    except OSError as error:
-        raise InputError(
-            f"{path}: expected a readable file, got an error: {error.strerror or error}"
-        ) from None
+    with unchanged(path):
+        try:
+            with _binary(path) as stream:
+                start = stream.peek(len(_BOM))[: len(_BOM)]
+                if not encoding and b"\0" in start[:2]:
+                    raise InputError(f"{path}:1: expected UTF-8 text, got byte 0x00{_encoding_hint(start)}")
+                if not encoding and start == _BOM:
+                    stream.read(len(_BOM))
+                # newline="\n": a carriage return inside a field must not shift the line numbers.
+                bounded = BoundedLines(stream, path)
+                with io.TextIOWrapper(bounded, encoding=encoding or "utf-8", newline="\n") as lines:
+                    yield lines
+        except UnicodeError as error:
+            if encoding:
+                raise InputError(f"{path}: expected text in the encoding {encoding}, got {error}") from None
+            raise _invalid_utf8(path) from None
+        except FileNotFoundError:
+            raise InputError(f"{path}: expected a file, got no such file") from None
+        except IsADirectoryError:
+            raise InputError(f"{path}: expected a file, got a folder") from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(f"{path}: expected gzip data, got damaged or other data ({error})") from None
+        except OSError as error:
+            raise InputError(
+                f"{path}: expected a readable file, got an error: {error.strerror or error}"
+            ) from None
 
 
-def _binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
-    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb")
+@contextmanager
+def _binary(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
+    with open_input(path) as file:
+        yield gzip.GzipFile(fileobj=file) if path.name.lower().endswith(".gz") else file
 
 
 def _invalid_utf8(path: Path) -> InputError:

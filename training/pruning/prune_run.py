@@ -1,7 +1,6 @@
 """Prunes a run: removes the least important parts, fine-tunes, and writes the run with its scores before and after."""
 
 import dataclasses
-import json
 import logging
 import math
 import shutil
@@ -17,6 +16,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
 from kmha.errors import InputError, format_names
+from kmha.input_files import read_json
 from training.cli.parser import parse
 from training.config.config import DataSection, FewshotSection, FinetuneSection, FitConfig, task_section
 from training.config.defaults import resolve_config
@@ -290,8 +290,8 @@ def fine_tuning_config(run: Path, fine_tuning: FineTuning) -> FitConfig:
 def _is_cross_validated(run: Path) -> bool:
     """Whether the run was trained on its validation rows; False without metrics.json."""
     path = run / METRICS
-    metrics = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return metrics.get("fewshot", {}).get("cross_validated", False)
+    fewshot = read_json(path).get("fewshot") if path.is_file() else None
+    return isinstance(fewshot, dict) and bool(fewshot.get("cross_validated"))
 
 
 def _check_files(data: DataSection) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import json
 import re
 from pathlib import Path, PurePath
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MATCH, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
+from kmha.input_files import read_json
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.data.inputs import cut_parts
@@ -88,10 +88,9 @@ def report_data_of(run: Path, data: Path, columns: ColumnOverrides, scratch: Pat
 def _read_metrics(run: Path) -> dict[str, Any]:
     """Reads metrics.json; empty if it is missing or damaged."""
     try:
-        found = json.loads((run / METRICS).read_text("utf-8"))
-    except (OSError, ValueError):
+        return read_json(run / METRICS)
+    except InputError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _rerun_command(run: Path, manifest: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
+from kmha.input_files import parse_json, read_input
 
 PROGRESS = "progress.json"
 UNFINISHED = ".partial"
@@ -27,7 +28,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def find_damage(checkpoint: Path) -> str:
     """What is wrong with the names and sizes of the files of a checkpoint; empty if it is valid."""
     try:
-        written = json.loads((checkpoint / PROGRESS).read_text("utf-8"))
+        written = parse_json(read_input(checkpoint / PROGRESS), PROGRESS)
         if not isinstance(written[_PROGRESS], dict):
             raise ValueError
         for name, expected in written[_FILES].items():

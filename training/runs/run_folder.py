@@ -16,7 +16,9 @@ import tomli_w
 
 from kmha.bundle.manifest import MANIFEST, sha256
 from kmha.errors import InputError, format_names
+from kmha.input_files import read_json
 from training.cli.exceptions import check_stop, delayed_stop
+from training.cli.parser import read_toml
 from training.config.config import FitConfig, ResolvedConfig, differences, settings
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.io.disk import remove_left
@@ -100,10 +102,11 @@ def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None
     """Records the input rows; raises InputError if a resumed run had others."""
     path = folder / SOURCES
     if resume and path.exists():
-        for part, recorded in json.loads(path.read_text("utf-8")).items():
+        for part, recorded in read_json(path).items():
             if sources.get(part) != recorded:
+                name = recorded.get("name") if isinstance(recorded, dict) else path
                 raise InputError(
-                    f"--resume: expected the {part} rows of the interrupted run, {recorded['name']} has changed;"
+                    f"--resume: expected the {part} rows of the interrupted run, {name} has changed;"
                     " use --overwrite in place of --resume to start over"
                 )
     path.write_text(json.dumps(sources, ensure_ascii=False, allow_nan=False), "utf-8")
@@ -143,7 +146,7 @@ def _check_unfinished(unfinished: Path, config: FitConfig) -> None:
             )
         if not (unfinished / CONFIG).exists() or not damaged:
             raise InputError(f"--resume: expected an interrupted run in {unfinished}, got none")
-        before = tomllib.loads((unfinished / CONFIG).read_text("utf-8"))
+        before = read_toml(unfinished / CONFIG)
         now = tomllib.loads(tomli_w.dumps(_recorded(config)))
         if found := differences(before, now, CHANGEABLE_ON_RESUME):
             raise InputError(f"--resume: expected the settings of the interrupted run, {found}")

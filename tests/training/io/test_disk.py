@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kmha import line_reader
+from kmha import input_files
 from kmha.errors import InputError
 from training.io.disk import (
     NOTE,
@@ -280,6 +280,12 @@ def test_a_change_explains_what_was_refused(path):
         raise InputError("a.csv:7: expected two fields")
 
 
+def test_readers_of_lines_refuse_a_file_that_grows(path):
+    with pytest.raises(InputError, match=CHANGED), open_lines(path) as lines:
+        assert next(lines)
+        longer(path)
+
+
 def test_other_errors_stay_as_they_are(path):
     with pytest.raises(ZeroDivisionError), unchanged(path):
         longer(path)
@@ -321,7 +327,7 @@ def test_figures_that_are_no_numbers_become_null():
 
 @pytest.mark.parametrize("suffix", ["txt", "txt.gz"])
 def test_a_line_that_is_too_long_is_an_error_before_it_is_read(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 100_000)
+    monkeypatch.setattr(input_files, "MAX_LINE_BYTES", 100_000)
     path = tmp_path / f"rows.{suffix}"
     content = b"text\n\n" + b"a" * 60_000_000 + b"\nmore\n"
     path.write_bytes(gzip.compress(content, 1) if suffix.endswith("gz") else content)
@@ -336,16 +342,16 @@ def test_a_line_that_is_too_long_is_an_error_before_it_is_read(tmp_path, monkeyp
 
 
 def test_lines_up_to_the_limit_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 20_000)
+    monkeypatch.setattr(input_files, "MAX_LINE_BYTES", 20_000)
     path, content = tmp_path / "rows.txt", ("é" * 9_000 + "\n") * 50
     path.write_text(content, "utf-8")
     with open_lines(path) as lines:
         assert "".join(lines) == content
     with open(path, "rb") as stream:
-        assert b"".join(line_reader.bounded_lines(stream, path)).decode() == content
+        assert b"".join(input_files.bounded_lines(stream, path)).decode() == content
     with (
         open(path, "rb") as stream,
         pytest.raises(InputError, match="stdin:1: expected a line of at most 99 bytes"),
     ):
-        monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 99)
-        list(line_reader.bounded_lines(stream, "stdin"))
+        monkeypatch.setattr(input_files, "MAX_LINE_BYTES", 99)
+        list(input_files.bounded_lines(stream, "stdin"))

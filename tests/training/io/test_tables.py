@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmha import line_reader
+from kmha import input_files
 from kmha.errors import InputError
 from training.io import tables as blocks
 from training.io.tables import TableFormat, column_names, read_rows
@@ -325,7 +325,7 @@ def test_wide_headers_are_read_in_linear_time(tmp_path):
 
 
 def test_a_long_line_ends_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 50_000)
+    monkeypatch.setattr(input_files, "MAX_LINE_BYTES", 50_000)
     for suffix, row in (("csv", "good"), ("jsonl", '{"text": "good"}'), ("conll", "good O\n")):
         path = write(
             tmp_path / f"rows.{suffix}", f"{'text' if suffix == 'csv' else row}\n{row}\n{'x' * 200_000}\n"
