@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
-from kmha.errors import InputError, did_you_mean
+from kmha.errors import InputError, did_you_mean, format_names
 from training.config.config import FitConfig, flatten
 from training.job.train import train
 
@@ -138,6 +138,10 @@ class KmhaClassifier(ClassifierMixin, _Estimator):
         if len(self.classes_) < 2:
             raise InputError(f"expected y of two classes or more, got 1 class, {self.classes_[0]}")
         names, defaults = self._label_names()
+        if len(set(names)) < len(names):
+            raise InputError(
+                f"expected labels that differ in more than whitespace, got {format_names(map(repr, names))}"
+            )
         self._train(inputs, [names[index] for index in ids], **defaults)
         return self
 
@@ -168,7 +172,7 @@ class KmhaClassifier(ClassifierMixin, _Estimator):
 
     def _label_names(self) -> tuple[list[str], dict[str, Any]]:
         """The labels of the model, in the order of `classes_`, and settings that depend on them."""
-        return [str(label) for label in self.classes_], {}
+        return [str(label).strip() for label in self.classes_], {}
 
 
 class KmhaMatcher(KmhaClassifier):

@@ -1,6 +1,7 @@
 """The estimators in scikit-learn's own checks and tools; fits of the linear path alone take a second."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.pair_rows import ranking_rows
 from tests.tagged_sentences import tagged_sentences
 from training.sklearn import KmhaClassifier, KmhaMatcher, KmhaTagger
 
-TINY = {
+TINY: dict[str, Any] = {
     "text__max_length": 16,
     "encoder__hidden_dim": 16,
     "encoder__num_layers": 1,
@@ -162,6 +163,7 @@ def test_processes_of_joblib_train_and_return_fitted_estimators():
         ),
         ([["a"], ["b"]], ["x", "y"], "of shape (2, 1)"),
         (["a", "b"], ["x", "x"], "expected y of two classes or more, got 1 class, x"),
+        (["a", "b"], ["x", "x "], "expected labels that differ in more than whitespace, got 'x', 'x'"),
         (["a", "b"], ["x"], "inconsistent numbers of samples"),
         (["a", "b"], [0.5, 1.7], "Unknown label type: continuous"),
     ],

@@ -44,10 +44,10 @@ def object_source(data: Any, part: str, task: str) -> Source:
         return Source(
             name, list(places), lambda wanted: _rows(_records(data, places, wanted, name), wanted, name)
         )
-    if isinstance(data, tuple) and len(data) == 2:
-        data = _zip(data, name)
     if hasattr(data, "as_numpy_iterator"):
         data = data.as_numpy_iterator()
+    elif isinstance(data, tuple) and len(data) == 2:
+        data = _zip(data, name)
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise InputError(
             f"{name}: expected a table, (texts, labels), rows or a path, got {type(data).__name__}"

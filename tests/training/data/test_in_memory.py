@@ -104,7 +104,7 @@ def test_tensorflow_data_sets_of_rows():
 
     pairs = tf.data.Dataset.from_tensor_slices((TEXTS, [3, 4]))
     assert read(pairs)[0] == [{"text": "ä b", "label": "3"}, {"text": "c", "label": "4"}]
-    records = tf.data.Dataset.from_tensor_slices({"text": TEXTS, "label": LABELS})
+    records = tf.data.Dataset.from_tensor_slices({"text": TEXTS, "label": LABELS})  # pyright: ignore
     assert read(records)[0] == EXPECTED
     words = tf.data.Dataset.from_tensors((tf.constant(["a", "b"]), tf.constant(["O", "O"])))
     assert read(words, "tag")[0] == [{"words": ["a", "b"], "tags": ["O", "O"]}]
