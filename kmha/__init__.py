@@ -37,9 +37,9 @@ def __getattr__(name: str) -> Any:
     if name in ("layers", "models"):
         return importlib.import_module(f"kmha.{name}")
     if name == "__version__":
-        from importlib.metadata import version
+        from kmha.version import package_version
 
-        return version("kmha")
+        return package_version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

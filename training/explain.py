@@ -124,14 +124,15 @@ def report_explanation(
 ) -> dict[str, Any]:
     """Writes the page of an explanation, logs a summary, and returns JSON values for stdout."""
     from training.explanation.deletion_test import deletion_test, word_scores
-    from training.explanation.page import MAX_NGRAMS, caution, page, summarize
+    from training.explanation.page import EVIDENCE, MAX_NGRAMS, caution, page, summarize
 
     scores = word_scores(explanation)
     test = deletion_test(explanation, scores, draws, seed)
     if out is not None:
         write_page(out, page(explanation, scores, test, subtitle))
     logger.info(f"{explanation.explained}: {explanation.value:.4f}")
-    for line in (*explanation.notes, caution(explanation), summarize(explanation, test)):
+    summary = [summarize(explanation, scores, test), EVIDENCE] if test else []
+    for line in (*explanation.notes, caution(explanation), *summary):
         logger.info(line)
     return {
         "explained": explanation.explained,

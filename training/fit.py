@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from kmha.version import package_version
 from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingDiverged, WorkerLost
 from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run
 from training.config.config import FitConfig
@@ -20,6 +21,9 @@ logger = logging.getLogger("kmha")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        # Reading large files and importing TensorFlow take several seconds.
+        logger.info(f"kmha {package_version()}: reading settings and data")
     return run(lambda: _fit(resolve_resume(parse(FitConfig, argv, "python -m training.fit"))))
 
 
@@ -44,6 +48,11 @@ def _fit(config: FitConfig) -> int:
     if metrics is None:
         return 0
     logger.info(f"written to {config.out_folder()}")
+    if sys.stdout.isatty() and not config.json:
+        from training.reporting.verdict import terminal_lines
+
+        print("\n".join(terminal_lines(config.out_folder(), metrics)))
+        return 0
     scores = metrics[metrics["judged_on"]]
     shown = {name: value for name, value in scores.items() if isinstance(value, int | float)}
     base = {name: metrics["baseline"][name] for name in shown if name in metrics.get("baseline", {})}

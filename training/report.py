@@ -38,6 +38,8 @@ class ReportConfig(ColumnFlags):
     """Rows that the run was not trained on: .csv, .tsv, .jsonl, CoNLL files, or .txt for masked-lm; also .gz."""
     out: Path | None = None
     """Page to write, ending in .html; the model card gets the same name with .md. Default: report.html in the run."""
+    mask_texts: bool = False
+    """Hide digits and e-mail addresses in the texts of rows."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +62,9 @@ def _report(config: ReportConfig) -> int:
     from training.reporting.build import report_data_of, write_report
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        report_data = report_data_of(config.run, config.data, config.given(), Path(scratch))
+        report_data = report_data_of(
+            config.run, config.data, config.given(), Path(scratch), config.mask_texts
+        )
         write_report(_build_report(report_data, config.run), page, card)
     logger.info(f"{page} and {card.name}: written")
     scores = {

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import json
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -53,6 +54,7 @@ from kmha.models.tagger import SequenceTagger
 from kmha.text.preprocessor import PairPreprocessor, Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
+from kmha.version import package_version
 
 MODELS = {CLASSIFY: TextClassifier, MATCH: TextMatcher, TAG: SequenceTagger, MASKED_LM: MaskedLanguageModel}
 AnyPreprocessor = Preprocessor | PairPreprocessor | SentencePreprocessor
@@ -274,6 +276,7 @@ class Bundle:
             (folder / SAMPLE).write_text(lines, "utf-8")
             files.append(SAMPLE)
         entry, packages = TASK_ENTRY[self.task], ("tensorflow", "keras", "tensorflow-text")
+        versions = {name: importlib.metadata.version(name) for name in packages}
         values = {
             **self.details,
             entry: getattr(self.model, entry),
@@ -282,7 +285,7 @@ class Bundle:
             **({} if self.abstain_below is None else {"abstain_below": self.abstain_below}),
             "task": self.task,
             "text": self.preprocessor.get_config(),
-            "versions": {name: importlib.metadata.version(name) for name in packages},
+            "versions": {"kmha": package_version(), **versions, "python": platform.python_version()},
         }
         write_manifest(folder, values, files)
 

@@ -10,6 +10,7 @@ from export.explain import main
 from tests.bundles import TEXTS as SAMPLE
 from tests.bundles import make_linear_bundle, one_label_bundle, pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
+from training.explanation.attributions import join_word_pieces
 from training.explanation.bundle_explainer import BundleTagModel, BundleTextModel
 from training.explanation.explainer import explain_tag, explain_text
 from training.explanation.page import GRADIENT
@@ -46,7 +47,7 @@ def test_the_explanation_equals_the_runs(folders, tmp_path, kind):
     np.testing.assert_allclose(found["attention"], scores, atol=1e-4)
     content = (tmp_path / "page.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', content, re.DOTALL)[0])
-    for given, row in zip(data["sequences"], question.attributions.sequences, strict=True):
+    for given, row in zip(data["sequences"], join_word_pieces(question.attributions).sequences, strict=True):
         assert (given["tokens"], given["words"]) == (row.tokens, row.words)
     assert [each["name"] for each in data["maps"]] == [each.name for each in question.attributions.maps]
     assert any("has no gradients" in note for note in data["notes"])

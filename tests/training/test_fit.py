@@ -1,10 +1,15 @@
+import contextlib
+import datetime
 import errno
+import io
 import json
+import platform
 import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -54,6 +59,36 @@ def test_stdout_is_one_line_of_json_with_the_figures_of_the_metrics(news_run):
         assert 0 <= line[name]
     assert line["baseline"]["accuracy"] == metrics["baseline"]["accuracy"] > 0.5
     assert all(isinstance(value, int | float | str | dict) for value in line.values())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["table", "json"])
+def test_on_a_terminal_the_result_is_a_table(news_run, monkeypatch, flags):
+    monkeypatch.setattr(fit, "fit", lambda config: metrics_of(news_run.folder))
+    out, err = Terminal(), Terminal()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(["--out", str(news_run.folder), *flags]) == 0
+    assert re.match(r"kmha \d+\.\d+\.\d+: reading settings and data\n", err.getvalue())
+    if flags:
+        assert json.loads(out.getvalue()) == news_run.outcome.json
+    else:
+        assert re.search(r"^model +0\.\d+ ", out.getvalue(), re.MULTILINE)
+        assert "Next:\n  # " in out.getvalue() and "{" not in out.getvalue()
+
+
+def test_the_bundle_records_versions_date_and_command(news_run):
+    details = json.loads((news_run.folder / "bundle.json").read_text("utf-8"))
+    assert details["versions"]["kmha"] == version("kmha")
+    assert details["versions"]["python"] == platform.python_version()
+    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(details["trained"]["date"])
+    assert age > datetime.timedelta(seconds=-1)
+    command = details["trained"]["command"]
+    assert command.startswith("python -m training.fit ") and f" --data.train={news_run.train} " in command
+    assert "json" not in (news_run.folder / "config.toml").read_text("utf-8").split("[data]")[0]
 
 
 def test_stderr_tells_what_was_met_and_which_of_the_two_is_better(news_run):

@@ -21,7 +21,9 @@ from training.evaluation.evaluator import evaluate_file
 from training.io.examples import ColumnOverrides
 from training.report import _build_report, main
 from training.reporting import build
+from training.reporting.blocks import score_name
 from training.reporting.build import escape_markdown
+from training.reporting.overview import COMPARED
 
 HOSTILE = "<script>alert(1)</script> old | bread"
 NEW = "<b>new</b>"
@@ -111,11 +113,12 @@ def test_scores_are_those_of_evaluate(runs, reports, tmp_path, name):
     line, html, markdown = reports[name]
     given = ColumnOverrides(label=column(name)[1] if column(name) else "")
     scores = evaluate_file(bundles[name], data[name], given, False, tmp_path)
-    table = {cells[0].replace("\\", ""): cells[1] for cells in rows_of(markdown, "Scores of the")}
+    table = {cells[0]: cells[1] for cells in rows_of(markdown, "Scores of the")}
     assert line["rows"] == scores["rows"]
     assert {"loss"} < table.keys()
+    names = {score_name(key): key for key in COMPARED}
     for each, shown in table.items():
-        assert float(shown) == pytest.approx(scores[each], abs=6e-5)
+        assert float(shown) == pytest.approx(scores[names[each]], abs=6e-5)
         assert f"<td>{each}</td><td>{shown}</td>" in html
     per_label = scores.get("per_class") or scores.get("per_type") or {}
     if per_label:
@@ -134,6 +137,37 @@ def test_texts_and_labels_are_escaped(reports):
         assert "<script" not in html and "<b>new" not in html
         assert "default-src 'none'" in html
         assert f"evaluated on {line['rows']} " in markdown and "| loss |" in markdown
+
+
+def test_the_verdict_leads(reports):
+    for name, (line, html, markdown) in reports.items():
+        assert html.index("Verdict") < html.index("Scores")
+        lead = markdown.split("## Verdict\n\n", 1)[1].split("\n\n")[0]
+        score = next(value for key, value in line.items() if key not in ("page", "card", "rows"))
+        assert lead.startswith("**") and (score is None or f"{score:.4f}" in lead), name
+    weakest = re.findall(r"Weakest label: (.+?), F1 (.+?),", reports["one"][2])
+    lowest = min(rows_of(reports["one"][2], "Each "), key=lambda row: float(row[2]))
+    assert weakest == [(lowest[0], lowest[2])]
+    row = rows_of(reports["one"][2], "Most frequent confusions")[0]
+    assert f"Most frequent confusion: {row[0]} predicted as {row[1]}, {row[2]} times" in reports["one"][2]
+
+
+def test_digits_and_addresses_are_masked(runs, tmp_path):
+    folder, _, bundles = runs
+    (label, *_) = bundles["one"].labels
+    secret = [("call 555 1234 or write to anna.b@mail.example", label)] * 20 + [("old ferry 7", label)] * 100
+    data = write_csv(tmp_path / "rows2.csv", secret)
+    found = {}
+    for flags in ([], ["--mask-texts"]):
+        page = tmp_path / "page.html"
+        assert call(main, folder / "one", "--data", data, "--out", page, *flags).status == 0
+        found[bool(flags)] = page.read_text("utf-8") + page.with_suffix(".md").read_text("utf-8")
+    assert "555" in found[False] and "anna.b@mail" in found[False]
+    assert "call ### #### or write to [e-mail]" in found[True]
+    for hidden in ("555", "anna.b", "mail.example", "ferry 7"):
+        assert hidden not in found[True]
+    # Locations keep their numbers.
+    assert "rows2.csv:" in found[True]
 
 
 def test_rows_to_review_follow_the_probabilities(runs, reports):
@@ -253,6 +287,7 @@ def test_metrics_of_the_fit_are_shown_for_its_evaluated_rows(runs, tmp_path):
         "intervals": {"accuracy": [0.3, 0.5]},
     }
     metrics = {"judged_on": "test", "history": [epoch], "best_epoch": 0, "baseline": base, "seconds": 3.0}
+    metrics["next"] = [{"reason": "export it", "command": "python -m export.savedmodel runs/x served/x"}]
     (tmp_path / "run" / "metrics.json").write_text(json.dumps(metrics))
     outcome = call(main, run, "--data", data["one"])
     assert outcome.status == 0, outcome.err
@@ -263,4 +298,5 @@ def test_metrics_of_the_fit_are_shown_for_its_evaluated_rows(runs, tmp_path):
     assert "not compared on the same rows, model" in markdown
     (row,) = (row for row in rows_of(markdown, "Scores of the") if row[0] == "accuracy")
     assert row[3:] == ["0.4000", "0.300 – 0.500"]
+    assert "Next, export it:\n\n```bash\npython -m export.savedmodel runs/x served/x\n```" in markdown
     assert rows_of(markdown, "Epochs")[0][:4] == ["1 (saved)", "1.0000", "1.1000", "0.5000"]

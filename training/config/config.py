@@ -269,6 +269,10 @@ class FitConfig:
     """Calibrate the probabilities by a temperature fitted on the validation rows."""
     report: bool = True
     """Write report.html and report.md into the run: scores, figures and example rows."""
+    mask_texts: bool = False
+    """Hide digits and e-mail addresses in the texts of the report."""
+    json: bool = False
+    """Print the result as JSON on a terminal too. Default: a table on a terminal, otherwise JSON."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Compute dtype; weights stay float32."""
     strategy: Literal["auto", "one", "mirrored"] = "auto"

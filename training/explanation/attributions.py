@@ -1,9 +1,11 @@
 """Attributions of one row: token sequences with rollout and gradient × input, and attention maps between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from kmha.text.vocabulary import CONTINUATION
 
 TOKENS, ATTENTION = "tokens", "attention"
 NO_WORD = -1
@@ -161,6 +163,40 @@ class Attributions:
                     if word != NO_WORD:
                         scores[name][word] += value
         return scores
+
+
+def join_word_pieces(attributions: Attributions) -> Attributions:
+    """The attributions of words in place of their adjacent tokens; special tokens stay.
+
+    Scores of tokens add up. A word receives the sum of the attention to its tokens, and its own attention is the mean
+    of that of its tokens, so rows of weights keep their sum. Source: Clark et al. 2019, arXiv:1906.04341, section 4.
+    """
+    starts = [
+        [
+            place
+            for place, word in enumerate(row.words)
+            if not place or word == NO_WORD or word != row.words[place - 1]
+        ]
+        for row in attributions.sequences
+    ]
+    maps = []
+    for each in attributions.maps:
+        rows, columns = starts[each.rows], starts[each.columns]
+        sizes = np.diff(rows, append=each.weights.shape[2])
+        received = np.add.reduceat(each.weights, columns, axis=3)
+        weights = np.add.reduceat(received, rows, axis=2) / sizes[:, None].astype(np.float32)
+        maps.append(replace(each, weights=weights))
+    return Attributions([_join_row(*each) for each in zip(attributions.sequences, starts, strict=True)], maps)
+
+
+def _join_row(row: TokenRow, starts: list[int]) -> TokenRow:
+    """A sequence of words, from the index of the first token of each."""
+    pieces = (row.tokens[first:end] for first, end in zip(starts, [*starts[1:], None], strict=True))
+    tokens = [first + "".join(each.removeprefix(CONTINUATION) for each in rest) for first, *rest in pieces]
+    words = [row.words[first] for first in starts]
+    scores = (row.rollout, row.gradient, row.ngrams)
+    sums = (None if each is None else np.add.reduceat(each, starts) for each in scores)
+    return TokenRow(row.name, tokens, words, *sums)
 
 
 def build_attributions(

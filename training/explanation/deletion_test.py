@@ -45,6 +45,27 @@ def drop_counts(count: int) -> list[int]:
     return sorted({round(each) for each in np.linspace(1, most, min(most, MAX_STEPS))}) if count else []
 
 
+def top_words(explanation: Explanation, scores: np.ndarray) -> np.ndarray:
+    """The words that can be dropped, int [W], those with the highest scores, float [W], first."""
+    droppable = np.array(explanation.droppable)
+    return droppable[np.argsort(-scores[droppable], kind="stable")]
+
+
+def best_method(test: dict[str, Any]) -> str:
+    """The method whose first words lower the value most, on average of the steps of a `deletion_test`.
+
+    It is "left_out", which measures each word itself, only if no other method is better than random words.
+    """
+    means = {
+        name: float(np.mean([step[name] for step in test["steps"]]))
+        for name in METHODS
+        if name in test["steps"][0]
+    }
+    means.pop(LEFT_OUT, None)
+    best = max(means, key=lambda name: means[name])
+    return LEFT_OUT if best == RANDOM else best
+
+
 def value_drops(
     explanation: Explanation,
     scores: dict[str, np.ndarray],
@@ -59,8 +80,7 @@ def value_drops(
         "random_low" and "random_high": their minimum and maximum}.
     """
     droppable = np.array(explanation.droppable)
-    order = {name: np.argsort(-values[droppable], kind="stable") for name, values in scores.items()}
-    orders = {name: droppable[places] for name, places in order.items()}
+    orders = {name: top_words(explanation, values) for name, values in scores.items()}
     shuffled = [generator.permutation(droppable) for _ in range(draws)]
     every = [*orders.values(), *shuffled]
     sets = [frozenset(order[:number].tolist()) for number in numbers for order in every]

@@ -35,6 +35,9 @@ const change = (value) => {
 };
 // Not Math.max(...): the weights of a long text are too many arguments.
 const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
+const smallest = (values) => values.reduce((least, value) => Math.min(least, value), Infinity);
+// From 0 for the least value to 1 for the most.
+const scaled = (value, least, most) => Math.max(0, Math.min(1, (value - least) / (most - least || 1)));
 const small = (value) => value.toPrecision(2);
 const signedNumber = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 const quoted = (text) => `“${text}”`;
@@ -130,24 +133,27 @@ function showHeader() {
       return row;
     }),
   );
+  element("summary").textContent = data.summary;
   element("caution").textContent = data.caution;
   element("notes").replaceChildren(...data.notes.map((note) => create("li", { textContent: note })));
 }
 
 function showPanels() {
   element("panels").replaceChildren(
-    ...data.methods.map(({ key, name, hint, signed }) => {
-      const panel = create("div", { className: "panel" }, create("h3", { textContent: name }), create("p", { className: "hint", textContent: hint }));
-      // Scaled to the words: [CLS] may have most of a rollout.
+    ...data.methods.map(({ key, name, hint, signed }, place) => {
+      // The first view is the one that the deletion test supports best.
+      const panel = create("div", { className: "panel" }, create("h3", { textContent: name }), create("p", { className: "hint", textContent: place ? hint : `${hint} ${data.best_hint}` }));
+      // Scaled to the words: [CLS] may have most of a rollout. Shares of attention differ little, so their scale starts at the least.
       const all = data.sequences.flatMap(({ words, [key]: values }) => values.filter((_, index) => words[index] >= 0));
-      const most = largest(all.map(Math.abs)) || 1e-12;
+      const most = largest(all.map(Math.abs));
+      const least = signed ? 0 : smallest(all);
       data.sequences.forEach((sequence, number) => {
         if (data.sequences.length > 1) panel.append(create("h4", { textContent: sequence.name }));
         const strip = attributes(create("div", { className: "strip" }), { role: "group", "aria-label": `${name}, ${sequence.name}` });
         const buttons = sequence.tokens.map((_, index) => {
           const value = sequence[key][index];
           const button = tokenButton(number, index, key === "rollout" ? percent(value) : key === "left_out" ? change(value) : small(value));
-          button.style.setProperty("--share", Math.min(1, Math.abs(value) / most));
+          button.style.setProperty("--share", scaled(Math.abs(value), least, most));
           button.classList.toggle("against", signed && value < 0);
           return button;
         });
@@ -155,15 +161,15 @@ function showPanels() {
         roving(strip, buttons, 0);
         panel.append(strip);
       });
-      panel.append(legend(key, signed, most, data.sequences.some((sequence) => sequence[key].some((value) => Math.abs(value) > most))));
+      panel.append(legend(key, signed, least, most, data.sequences.some((sequence) => sequence[key].some((value) => Math.abs(value) > most))));
       return panel;
     }),
   );
 }
 
-function legend(key, signed, most, isMore) {
+function legend(key, signed, least, most, isMore) {
   const top = key === "rollout" ? percent(most) : key === "left_out" ? change(most) : small(most);
-  const parts = ["0", create("i"), isMore ? `${top} and more` : top];
+  const parts = [signed ? "0" : percent(least), create("i"), isMore ? `${top} and more` : top];
   if (signed) parts.push(" · negative: ", create("i", { className: "under" }));
   return create("div", { className: "legend" }, ...parts);
 }
@@ -202,12 +208,12 @@ function color(name) {
 }
 
 function paint(canvas, values, height, width) {
-  const [low, high, most] = [color("--track"), color("--accent"), largest(values) || 1];
+  const [low, high, most, least] = [color("--track"), color("--accent"), largest(values), smallest(values)];
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
   values.forEach((value, index) => {
-    for (let part = 0; part < 3; part++) image.data[4 * index + part] = low[part] + (high[part] - low[part]) * (value / most);
+    for (let part = 0; part < 3; part++) image.data[4 * index + part] = low[part] + (high[part] - low[part]) * scaled(value, least, most);
     image.data[4 * index + 3] = 255;
   });
   context.putImageData(image, 0, 0);
@@ -272,8 +278,8 @@ function showPicture() {
   const values = matrix(map, state.layer, state.head);
   element("lines").hidden = state.view !== "lines";
   element("heat").hidden = state.view !== "heat";
-  const most = largest(values);
-  element("scale").replaceChildren("0", create("i", { className: "full" }), `${percent(most)} of a token's attention`);
+  const [least, most] = [smallest(values), largest(values)];
+  element("scale").replaceChildren(percent(least), create("i", { className: "full" }), `${percent(most)} of a token's attention`);
   if (state.view === "lines") showLines(map, values);
   else showHeat(map, values);
 }
@@ -298,10 +304,10 @@ function showLines(map, values) {
   };
   for (const [id, sequence, count, share] of [["from", map.rows, height, rowShare], ["to", map.columns, width, columnShare]]) {
     const shares = Array.from({ length: count }, (_, index) => share(index));
-    const most = largest(shares) || 1;
+    const [least, most] = [smallest(shares), largest(shares)];
     const buttons = shares.map((value, index) => {
       const button = tokenButton(sequence, index, value ? percent(value) : "");
-      button.style.setProperty("--share", value / most);
+      button.style.setProperty("--share", scaled(value, least, most));
       return button;
     });
     const side = attributes(create("div", { className: id === "from" ? "side from" : "side", id }, ...buttons), { role: "group", "aria-label": id === "from" ? "Attending tokens" : "Attended tokens" });
@@ -320,7 +326,7 @@ function showLines(map, values) {
       ? `Attention from ${quoted(data.sequences[map.rows].tokens[row])}.`
       : column !== null
         ? `Attention to ${quoted(data.sequences[map.columns].tokens[column])}.`
-        : `The ${LINE_LIMIT} largest weights of each token; shading: mean attention to a token.`;
+        : `The ${LINE_LIMIT} largest weights of each token; shading: mean attention to a token, from the least to the most.`;
 }
 
 function drawLines(values, height, width, row, column) {
@@ -425,7 +431,7 @@ function showLinear() {
 
 function showDeletion() {
   const test = data.deletion;
-  element("verdict").textContent = data.verdict;
+  element("evidence").textContent = data.evidence;
   element("deletion").hidden = !test;
   element("deletion-hint").textContent = data.deletion_hint;
   if (!test) return;

@@ -6,8 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from training.explanation.attributions import NO_WORD, HeadMap, count_heads
-from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, NGRAMS, RANDOM
+from kmha.errors import shorten
+from training.explanation.attributions import NO_WORD, HeadMap, count_heads, join_word_pieces
+from training.explanation.deletion_test import (
+    ATTENTION,
+    GRADIENT,
+    LEFT_OUT,
+    NGRAMS,
+    RANDOM,
+    best_method,
+    top_words,
+)
 from training.explanation.explainer import SCORE, Explanation
 from training.html.page import html_page, read_asset, render
 
@@ -15,27 +24,38 @@ from training.html.page import html_page, read_asset, render
 STEPS = 65535
 MAX_PREDICTIONS = 6
 MAX_NGRAMS = 10
+# Words that the summary names.
+MAX_NAMED = 4
 # Share of dropped words in the summary of the deletion test.
 SUMMARY_SHARE = 0.25
 CAUTION = (
     "Attention shows where each head reads from, not why the model decided; the deletion test measures how far the two"
     " agree."
 )
+_BEST = "The deletion test supports this view best."
+_NO_BEST = "The deletion test supports no other view: the other methods find words no better than chance."
+EVIDENCE = "One text is little evidence: training.explain --data FILE tests many."
 EXACT = (
     "The contributions of n-grams are exact: with the bias and the encoder's part they add up to the logit."
 )
-_ROLLOUT_HINT = "Share of each token in the prediction, by the attention of all layers together."
-_GRADIENT_HINT = "First-order change of the predicted logit from an unknown token to this one."
+_ROLLOUT_HINT = "Share of each word in the prediction, by the attention of all layers together."
+_GRADIENT_HINT = "First-order change of the predicted logit from unknown tokens to this word."
 _NGRAMS_HINT = (
     "What the n-grams of the linear path add to the logit, exactly; split equally over their tokens."
 )
 _LEFT_OUT_HINT = "Drop of the prediction when the word is removed and the model predicts again."
-_METHODS = [
+_VIEWS = [
     {"key": "rollout", "name": "Attention rollout", "hint": _ROLLOUT_HINT, "signed": False},
     {"key": GRADIENT, "name": "Gradient × input", "hint": _GRADIENT_HINT, "signed": True},
     {"key": NGRAMS, "name": "N-grams", "hint": _NGRAMS_HINT, "signed": True},
     {"key": LEFT_OUT, "name": "Left out", "hint": _LEFT_OUT_HINT, "signed": True},
 ]
+_IN_WORDS = {
+    ATTENTION: "by attention",
+    GRADIENT: "by gradient × input",
+    NGRAMS: "by their n-grams",
+    LEFT_OUT: "if left out alone",
+}
 _COLUMNS = {
     ATTENTION: "most attended (rollout)",
     GRADIENT: "gradient × input",
@@ -63,13 +83,15 @@ def page_data(
     """The data of the page's script, as JSON values."""
     keys = ({GRADIENT, NGRAMS} & scores.keys()) | ({LEFT_OUT} if explanation.droppable else set())
     keys |= {"rollout"} if ATTENTION in scores else set()
-    sequences = []
-    for row in explanation.attributions.sequences:
+    joined, sequences = join_word_pieces(explanation.attributions), []
+    for row in joined.sequences:
         left_out = [0.0 if word == NO_WORD else float(scores[LEFT_OUT][word]) for word in row.words]
         found = {"rollout": row.rollout, GRADIENT: row.gradient, NGRAMS: row.ngrams}
         values = {key: each.tolist() for key, each in found.items() if each is not None}
         shown = {"name": row.name, "tokens": row.tokens, "words": row.words}
         sequences.append({**shown, **values, LEFT_OUT: left_out})
+    best_view = best_method(deletion) if deletion else ""
+    best_view = "rollout" if best_view == ATTENTION else best_view
     best = sorted(explanation.predictions, key=lambda each: -each[1])
     columns = _COLUMNS.items() if deletion else ()
     return {
@@ -80,17 +102,21 @@ def page_data(
         "best": best[0][0],
         "answers": best[:MAX_PREDICTIONS] if len(best) > 1 else [],
         "caution": caution(explanation),
+        "summary": summarize(explanation, scores, deletion),
         "notes": explanation.notes,
-        "methods": [each for each in _METHODS if each["key"] in keys],
+        "best_hint": "" if not deletion else _NO_BEST if best_view == LEFT_OUT else _BEST,
+        "methods": sorted(
+            (each for each in _VIEWS if each["key"] in keys), key=lambda each: each["key"] != best_view
+        ),
         "sequences": sequences,
-        "maps": [_map_data(each) for each in explanation.attributions.maps],
+        "maps": [_map_data(each) for each in joined.maps],
         "linear": _linear_data(explanation),
         "deletion": deletion,
         "deletion_hint": _deletion_hint(explanation, deletion),
         "deletion_columns": [
             {"key": key, "name": name} for key, name in columns if deletion and key in deletion["steps"][0]
         ],
-        "verdict": summarize(explanation, deletion),
+        "evidence": EVIDENCE if deletion else "",
     }
 
 
@@ -144,29 +170,29 @@ def _deletion_hint(explanation: Explanation, deletion: dict[str, Any] | None) ->
     )
 
 
-def summarize(explanation: Explanation, deletion: dict[str, Any] | None) -> str:
-    """The result of the deletion test in a sentence; empty if there is none."""
+def summarize(
+    explanation: Explanation, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None
+) -> str:
+    """What the best method shows: its first words, and the prediction without them; empty without a deletion test."""
     if deletion is None:
         return ""
     step = min(deletion["steps"], key=lambda each: abs(each["dropped"] - SUMMARY_SHARE * deletion["words"]))
+    method, count = best_method(deletion), step["dropped"]
 
     def change(drop: float) -> str:
         shown = f"{-drop:+.3f}" if explanation.unit == SCORE else f"{-100 * drop:+.1f} points"
         return shown.replace("-", "−")
 
-    one = step["dropped"] == 1
-    if ATTENTION in step:
-        method, words = (
-            ATTENTION,
-            "the most attended word" if one else f"the {step['dropped']} most attended words",
-        )
-    else:
-        most = "the word" if one else f"the {step['dropped']} words"
-        method, words = NGRAMS, f"{most} with the largest n-gram contributions"
-    chance = "a random one" if one else f"{step['dropped']} random ones"
+    words = [explanation.words[each] for each in sorted(top_words(explanation, scores[method])[:count])]
+    names = [f"“{shorten(each)}”" for each in words]
+    if count > MAX_NAMED:
+        names = [*names[: MAX_NAMED - 1], f"{count - MAX_NAMED + 1} more words"]
+    one = count == 1
+    listed = names[0] if one else f"{', '.join(names[:-1])} and {names[-1]}"
     return (
-        f"Without {words} the prediction changes by {change(step[method])}, without {chance} by"
-        f" {change(step[RANDOM])}. One text is little evidence: training.explain --data FILE tests many."
+        f"{listed} {'counts' if one else 'count'} most for {explanation.explained} {_IN_WORDS[method]}: without"
+        f" {'it' if one else 'them'} the {explanation.unit} changes by {change(step[method])}, without"
+        f" {'a random word' if one else f'{count} random words'} by {change(step[RANDOM])}."
     )
 
 

@@ -5,6 +5,7 @@ Everything that can be checked without TensorFlow is checked before TensorFlow i
 
 import contextlib
 import dataclasses
+import datetime
 import logging
 import os
 import signal
@@ -73,14 +74,20 @@ def _run(
         from training.job.train_and_evaluate import train_and_evaluate
 
         result = train_and_evaluate(context, data)
-        metrics = {**result.metrics, "seconds": round(time.monotonic() - started, 1)}
+        from training.reporting.data_summary import rerun_command
+        from training.reporting.next_steps import next_steps
+
+        command = rerun_command(config, bool(in_memory))
+        steps = next_steps(config, result.metrics, result.bundle.sample, bool(in_memory))
+        metrics = {**result.metrics, "next": steps, "seconds": round(time.monotonic() - started, 1)}
         (folder / METRICS).write_text(to_json(metrics, indent=2) + "\n", "utf-8")
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        result.bundle.details["trained"] = {"date": date, "command": command}
         result.bundle.save(folder)
         if config.report:
             from training.job.train_and_evaluate import report_fit
-            from training.reporting.data_summary import rerun_command
 
-            report_fit(context, data, result, metrics, rerun_command(config, bool(in_memory)))
+            report_fit(context, data, result, metrics, command)
     return metrics
 
 

@@ -28,7 +28,7 @@ from training.evaluation.model_calibration import (
 from training.fewshot.train import train_few_labels
 from training.io.examples import Subset
 from training.metrics.bootstrap import ResampledScores
-from training.metrics.paired import BASELINE_WINS, describe_comparison, verdict_of, with_comparison
+from training.metrics.paired import describe_comparison, with_comparison
 from training.reporting.build import build_report, write_report
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.runs.run_folder import CARD, REPORT, RunContext
@@ -160,6 +160,7 @@ def _evaluate(
     scored_splits = [ScoredSplit("validation", data.validation, predictions)]
     metrics: dict[str, Any] = {
         "judged_on": name,
+        "metric": task.metric,
         "validation": task.scores(data.validation, labels, predictions, decision),
     }
     if data.test is not None:
@@ -219,13 +220,7 @@ def _fit_baseline(
     result = with_comparison(scores, resampled, baseline.scores, baseline.resampled)
     for sentence in describe_comparison(scores, result, task.metric, name):
         logger.info(sentence)
-    if verdict_of(result, task.metric) == BASELINE_WINS and context.config.encoder.linear:
-        alone = ", or --encoder.size none for the linear classifier alone"
-        logger.info(
-            "next: more training rows, --encoder.pretrained for a pretrained encoder"
-            + alone * (context.config.task == "classify")
-        )
-    return {"description": baseline.description, **result}
+    return {"name": name, "description": baseline.description, **result}
 
 
 def _describe_training(
@@ -290,4 +285,5 @@ def _report_data(
         lengths=result.lengths,
         train=data.train,
         command=command,
+        mask_texts=context.config.mask_texts,
     )

@@ -4,6 +4,36 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+# Scores whose names are more than their keys without underscores.
+_SCORE_NAMES = {
+    "roc_auc": "area under the ROC curve",
+    "map": "mean average precision",
+    "mrr": "mean reciprocal rank",
+    "ndcg_at_10": "NDCG of the first 10",
+    "recall_at_1": "recall of the first candidate",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+    "ece": "calibration error",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lead:
+    """The most important sentence."""
+
+    kind: ClassVar[str] = "lead"
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+    """A list of sentences."""
+
+    kind: ClassVar[str] = "items"
+    texts: Sequence[str]
+
 
 @dataclasses.dataclass(frozen=True)
 class Note:
@@ -31,13 +61,14 @@ class KeyNumbers:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of strings; `texts` are the columns of texts, the others have numbers or short names."""
+    """A table of strings; `texts` are the columns with texts of rows, the others have numbers or short names."""
 
     kind: ClassVar[str] = "table"
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: frozenset[int] = frozenset()
+    wrapped: frozenset[int] = frozenset()  # other columns of long cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +83,7 @@ class Picture:
     height: int
 
 
-Block = Note | Code | KeyNumbers | Table | Picture
+Block = Lead | Items | Note | Code | KeyNumbers | Table | Picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +108,11 @@ def section(title: str, blocks: Iterable[Block]) -> Section | None:
     """A section of the blocks without empty tables; None if no block is left."""
     found = [block for block in blocks if not isinstance(block, Table) or block.rows]
     return Section(title, found) if found else None
+
+
+def score_name(key: str) -> str:
+    """The name of a score of metrics.json in words: "macro F1" for "macro_f1"."""
+    return _SCORE_NAMES.get(key) or key.replace("_", " ").replace("f1", "F1")
 
 
 def format_score(value: float | None) -> str:

@@ -17,13 +17,26 @@ from training.evaluation.evaluator import predict_file
 from training.html.page import html_page, read_asset, render, write_page
 from training.io.examples import ColumnOverrides
 from training.reporting import data_summary, overview
-from training.reporting.blocks import Block, Code, KeyNumbers, Note, Picture, Report, section
+from training.reporting.blocks import (
+    Block,
+    Code,
+    Items,
+    KeyNumbers,
+    Lead,
+    Note,
+    Picture,
+    Report,
+    Table,
+    section,
+)
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.reporting.rows_to_review import pair_blocks, review_blocks
+from training.reporting.verdict import verdict_blocks
 from training.runs.run_folder import CONFIG, METRICS, identify_rows
 
 _ROWS = "rows"
 _SECTIONS = {
+    "Verdict": verdict_blocks,
     "Scores": overview.score_blocks,
     "Learning curves": overview.curve_blocks,
     "Labels": overview.label_blocks,
@@ -45,11 +58,14 @@ _PIPELINES = {
 _HUB_METRICS = {"macro_f1": "f1", "span_f1": "f1"}
 _HUB_METRICS |= {"token_accuracy": "accuracy", "masked_accuracy": "accuracy"}
 _TO_FILL_IN = ("# Not known to the trainer; please fill in:", "# license: mit", "# language: en")
+_DIGIT, _ADDRESS = re.compile(r"\d"), re.compile(r"[^\s@«»]+@[^\s@«»]+")
 # Characters with a meaning in Markdown.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!])")
 
 
-def report_data_of(run: Path, data: Path, columns: ColumnOverrides, scratch: Path) -> ReportData:
+def report_data_of(
+    run: Path, data: Path, columns: ColumnOverrides, scratch: Path, mask_texts: bool = False
+) -> ReportData:
     """Evaluates a run on a file and reads the metrics of its fit; InputError for invalid, no, or training rows."""
     manifest = read_manifest(run)
     name, origins = identify_rows(manifest, data)
@@ -82,6 +98,7 @@ def report_data_of(run: Path, data: Path, columns: ColumnOverrides, scratch: Pat
         lengths={name: inputs.text_lengths(_ROWS)},
         train=None,
         command=_rerun_command(run, manifest),
+        mask_texts=mask_texts,
     )
 
 
@@ -108,11 +125,26 @@ def _rerun_command(run: Path, manifest: dict[str, Any]) -> str:
 
 def build_report(report_data: ReportData) -> Report:
     """Builds the report of a run."""
-    sections = [section(title, blocks(report_data)) for title, blocks in _SECTIONS.items()]
+    shown = masked if report_data.mask_texts else lambda block: block
+    sections = [section(title, map(shown, blocks(report_data))) for title, blocks in _SECTIONS.items()]
     model = MODEL_NAMES[report_data.kind].split(" ", 1)[1].capitalize()
     subtitle = f"{model}, evaluated on {report_data.scores['rows']:,} {report_data.evaluated.name} rows"
     found = [each for each in sections if each]
     return Report(report_data.name, subtitle, found, model_metadata(report_data))
+
+
+def masked(block: Block) -> Block:
+    """A block without digits and e-mail addresses in the texts of rows."""
+    if not isinstance(block, Table):
+        return block
+    rows = [
+        [
+            _DIGIT.sub("#", _ADDRESS.sub("[e-mail]", cell)) if index in block.texts else cell
+            for index, cell in enumerate(row)
+        ]
+        for row in block.rows
+    ]
+    return dataclasses.replace(block, rows=rows)
 
 
 def report_page(report: Report) -> str:
@@ -190,6 +222,10 @@ def escape_markdown(text: str) -> str:
 def _block_lines(block: Block) -> list[str]:
     if isinstance(block, Note):
         return [escape_markdown(block.text)]
+    if isinstance(block, Lead):
+        return [f"**{escape_markdown(block.text)}**"]
+    if isinstance(block, Items):
+        return [f"- {escape_markdown(text)}" for text in block.texts]
     if isinstance(block, Code):
         # A fence longer than any run of backticks in the text.
         fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", block.text)), default=0))
@@ -202,7 +238,10 @@ def _block_lines(block: Block) -> list[str]:
         ]
     if isinstance(block, Picture):
         return [f"Picture in report.html: {escape_markdown(block.alt)}"]
-    marks = [":--" if index in block.texts or not index else "--:" for index in range(len(block.columns))]
+    marks = [
+        ":--" if index in block.texts | block.wrapped or not index else "--:"
+        for index in range(len(block.columns))
+    ]
     rows = [list(map(escape_markdown, cells)) for cells in (block.columns, *block.rows)]
     rows.insert(1, marks)
     caption = [escape_markdown(block.caption), ""] if block.caption else []

@@ -58,7 +58,7 @@ def data_blocks(report_data: ReportData) -> Iterator[Block]:
     if isinstance(origins, dict):
         names = ((part, str(each.get("name")), each.get("sha256")) for part, each in origins.items())
         rows = [(part, name, str(digest or "–")) for part, name, digest in names]
-        yield Table("Files", ("part", "file", "SHA-256"), rows, frozenset((1, 2)))
+        yield Table("Files", ("part", "file", "SHA-256"), rows, wrapped=frozenset((1, 2)))
 
 
 def length_blocks(report_data: ReportData) -> Iterator[Block]:
@@ -77,7 +77,10 @@ def length_blocks(report_data: ReportData) -> Iterator[Block]:
     if rows:
         titles = {"tag": "read in several windows", "masked-lm": "split into pieces"}
         title = titles.get(report_data.kind, "truncated")
-        caption = f"Tokens of the texts; the model reads at most {report_data.max_tokens} at once"
+        caption = (
+            "Tokens of all texts, including rows that were dropped or held out; the model reads at most"
+            f" {report_data.max_tokens} at once"
+        )
         yield Table(caption, ("part", "texts", "tokens per text", "unknown tokens", title), rows)
 
 
@@ -99,7 +102,7 @@ def duplicate_blocks(report_data: ReportData) -> Iterator[Block]:
         more = f", {MAX_TEXTS} of {len(places):,}" if len(places) > MAX_TEXTS else ""
         rows = [_duplicate_cells(report_data.train, group) for group in groups]
         columns = ("text", "rows", "labels", "first location")
-        yield Table(f"{caption}{more}", columns, rows, frozenset((0, 2)))
+        yield Table(f"{caption}{more}", columns, rows, frozenset((0,)), frozenset((2,)))
 
 
 def _duplicates(train: Subset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -134,14 +137,24 @@ def _duplicate_cells(train: Subset, rows: np.ndarray) -> tuple[str, ...]:
     return text, str(len(rows)), labels, row_location(train, int(rows[0]))
 
 
-def rerun_command(config: FitConfig, in_memory: bool = False) -> str:
-    """The command that trains a run again, of rows in memory the call; settings that differ from their defaults."""
-    config = dataclasses.replace(config, out=None, overwrite=False, resume=False)
+def rerun_command(
+    config: FitConfig,
+    in_memory: bool = False,
+    changes: dict[str, dict[str, Any]] | None = None,
+    out: str = "runs/again",
+) -> str:
+    """The command that trains a run again, of rows in memory the call; settings that differ from their defaults.
+
+    `changes` are other settings, by section and name.
+    """
+    config = dataclasses.replace(config, out=None, overwrite=False, resume=False, json=False)
     defaults = FitConfig(task=config.task)
     # A pretrained encoder changes some defaults, so all of its settings are listed.
     defaults = defaults if config.encoder.pretrained else resolve_config(defaults)
     task = {} if config.task == FitConfig().task else {"task": config.task}
     given = task | _non_defaults(settings(config), settings(defaults))
+    for section, values in (changes or {}).items():
+        given[section] = given.get(section, {}) | values
     if in_memory:
         keywords = {name.replace(".", "__"): value for name, value in flatten(given).items()}
         parts = {
@@ -152,7 +165,7 @@ def rerun_command(config: FitConfig, in_memory: bool = False) -> str:
         rows = [shown for name, shown in parts.items() if keywords.pop(name, None)]
         return f"train({', '.join([*rows, *(f'{name}={value!r}' for name, value in keywords.items())])})"
     flags = table_flags(given, FitConfig, "settings")
-    return shlex.join(["python", "-m", "training.fit", *flags, "--out", "runs/again"])
+    return shlex.join(["python", "-m", "training.fit", *flags, "--out", out])
 
 
 def _non_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +180,9 @@ def _non_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, 
 
 def reproducibility_blocks(report_data: ReportData) -> Iterator[Block]:
     """The command, its time and memory, and the versions."""
+    trained = report_data.details.get("trained")
+    if isinstance(trained, dict):
+        yield Note(f"Trained on {trained.get('date')}.")
     if report_data.command:
         yield Note("This command trains the run again on the same rows (compare the hashes above):")
         yield Code(report_data.command)
@@ -177,13 +193,13 @@ def reproducibility_blocks(report_data: ReportData) -> Iterator[Block]:
         seconds["total"] = metrics.get("seconds")
         rows = [(title, _duration(value)) for title, value in seconds.items() if value is not None]
         yield Table("Time", ("stage", "time"), rows)
-        rows = [("peak memory of the process", _megabytes(cost["peak_memory_bytes"]))]
+        rows = [("peak memory of the process", _format_size(cost["peak_memory_bytes"]))]
         devices = cost.get("devices", {})
-        rows += [(f"peak memory of {name}", _megabytes(size)) for name, size in devices.items()]
-        rows += [("processor cores", str(cost["cores"])), ("weights", f"{cost['weights']:,}")]
+        rows += [(f"peak memory of {name}", _format_size(size)) for name, size in devices.items()]
+        rows += [("processor cores", str(cost["cores"])), ("number of weights", f"{cost['weights']:,}")]
         by_part = cost.get("bytes_by_part", {})
-        rows += [(f"weights of the {part}", _megabytes(size)) for part, size in by_part.items()]
-        rows += [(name, _megabytes(size)) for name, size in report_data.files.items()]
+        rows += [(f"weights of the {part}", _format_size(size)) for part, size in by_part.items()]
+        rows += [(name, _format_size(size)) for name, size in report_data.files.items()]
         yield Table("Memory and size", ("item", "size"), rows)
     if report_data.versions:
         versions = ", ".join(f"{name} {version}" for name, version in report_data.versions.items())
@@ -191,8 +207,8 @@ def reproducibility_blocks(report_data: ReportData) -> Iterator[Block]:
     yield Note("metrics.json has all numbers, config.toml all settings, bundle.json all hashes.")
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+def _format_size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
 def _duration(seconds: float) -> str:

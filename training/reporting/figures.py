@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from training.metrics.classification import CALIBRATION_BINS, ReliabilityBins
-from training.reporting.blocks import Picture, format_score
+from training.reporting.blocks import Picture, format_score, score_name
 from training.reporting.matplotlib_style import (
     ACCENT,
     FILL,
@@ -28,22 +28,31 @@ _INK_ON_FILL = "#101114"
 
 def learning_curves(
     history: Sequence[dict[str, Any]], metric: str, best: int | None, name: str = "epoch"
-) -> Picture:
+) -> list[Picture]:
     """Loss and metric by epoch, from the history of metrics.json.
 
     `best` is the epoch of the saved weights, from 0; -1: the initial weights; None: not known. `name` is the unit of
     the x axis: "epoch", or "part" of an epoch of large data.
     """
     epochs = [each["epoch"] + 1 for each in history]
-    values = [each[f"val_{metric}"] for each in history]
+    shown = score_name(metric)
+    saved = ""
+    if best is not None:
+        saved = f"; saved weights: {'before training' if best < 0 else f'{name} {best + 1}'}"
+    count = f"one {name}" if len(epochs) == 1 else f"{len(epochs)} {name}s"
 
-    def draw(figure: Any) -> None:
-        losses, scores = figure.subplots(1, 2)
-        for key, label, color in (("loss", "training", OTHER), ("val_loss", "validation", ACCENT)):
-            losses.plot(epochs, [each[key] for each in history], color=color, marker="o", ms=3, label=label)
-        scores.plot(epochs, values, color=ACCENT, marker="o", ms=3, label="validation")
-        for axes, title in ((losses, "loss"), (scores, metric)):
-            axes.set(title=title, xlabel=name)
+    def curves(title: str, keys: dict[str, tuple[str, str]]) -> Picture:
+        lines = {label: ([each[key] for each in history], color) for key, (label, color) in keys.items()}
+
+        def draw(figure: Any) -> None:
+            axes = figure.subplots()
+            for label, (values, color) in lines.items():
+                axes.plot(epochs, values, color=color, marker="o", ms=3, label=label)
+            axes.set(
+                title=title,
+                xlabel=name,
+                ylim=_limits([v for values, _ in lines.values() for v in values], title),
+            )
             if best is not None:
                 axes.axvline(best + 1, color=QUIET, linewidth=0.8, linestyle=":", label="saved")
             axes.grid(axis="y")
@@ -51,12 +60,21 @@ def learning_curves(
             axes.margins(x=0.04)
             axes.legend()
 
-    saved = ""
-    if best is not None:
-        saved = f"; saved weights: {'before training' if best < 0 else f'{name} {best + 1}'}"
-    count = f"one {name}" if len(epochs) == 1 else f"{len(epochs)} {name}s"
-    ends = f"{metric} from {format_score(values[0])} to {format_score(values[-1])}"
-    return picture(f"Loss and {metric} of {count}, {ends}{saved}", 8.6, 2.9, draw)
+        values, _ = lines["validation"]
+        ends = f"{title} of the validation rows from {format_score(values[0])} to {format_score(values[-1])}"
+        return picture(f"Curve of {count}, {ends}{saved}", 4.3, 2.9, draw)
+
+    losses = {"loss": ("training", OTHER), "val_loss": ("validation", ACCENT)}
+    return [curves("loss", losses), curves(shown, {f"val_{metric}": ("validation", ACCENT)})]
+
+
+def _limits(values: Sequence[float], title: str) -> tuple[float, float]:
+    """Ends of an axis that do not magnify small changes: losses from 0, of a score at least a fifth of its range."""
+    low, high = min(values), max(values)
+    if title == "loss":
+        return 0, 1.05 * high
+    low = min(low - 0.02, (low + high) / 2 - 0.1, 0.8)
+    return low, max(high + 0.02, low + 0.2)
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str], row_title: str, column_title: str) -> Picture:
@@ -192,7 +210,7 @@ def scatter(expected: np.ndarray, predicted: np.ndarray) -> Picture:
         axes.plot(expected[::step], predicted[::step], ".", color=OTHER, ms=3, alpha=0.5)
         ends = [min(expected.min(), predicted.min()), max(expected.max(), predicted.max())]
         axes.plot(ends, ends, color=INK, linestyle="--", linewidth=0.8)
-        axes.set(xlabel="expected", ylabel="predicted")
+        axes.set(xlabel="expected", ylabel="predicted", aspect="equal")
         axes.grid()
 
     return picture(f"Expected and predicted numbers of {len(expected):,} pairs", 4.6, 4.2, draw)

@@ -21,6 +21,7 @@ from training.reporting.blocks import (
     format_interval,
     format_percent,
     format_score,
+    score_name,
 )
 from training.reporting.matplotlib_style import can_draw
 from training.reporting.report_data import ReportData, multi_label_rows, single_label_items
@@ -37,6 +38,7 @@ COMPARED = (
 _SMALLEST = 1e-12
 
 _LEVEL = 0.95
+INTERVAL = "95 % interval"
 MISSED = "(none)"
 MAX_CONFUSIONS = 12
 _METRICS = {"f1": f1, "precision": precision, "recall": recall}
@@ -49,10 +51,10 @@ def score_blocks(report_data: ReportData) -> Iterator[Block]:
     interval = scores.get("intervals", {}).get(metric)
     rows = f"{scores['rows']:,} {split} rows"
     comment = f"95 % interval: {format_interval(interval)}" if interval else rows
-    items = [(metric, format_score(scores.get(metric)), comment)]
+    items = [(score_name(metric), format_score(scores.get(metric)), comment)]
     if baseline:
         value = format_score(baseline.get(metric))
-        items.append((f"{metric}, {baseline_name}", value, str(baseline.get("description", ""))))
+        items.append((f"{score_name(metric)}, {baseline_name}", value, str(baseline.get("description", ""))))
     if scores.get("ece") is not None:
         before = report_data.metrics.get("calibration", {}).get(split, {}).get("ece_before")
         comment = "0 is best" if before is None else f"without the fitted temperature {format_score(before)}"
@@ -68,7 +70,7 @@ def score_blocks(report_data: ReportData) -> Iterator[Block]:
     yield _score_table(report_data)
     if others := baseline.get("baselines"):
         shown = ", ".join(f"{name} {format_score(values[metric])}" for name, values in others.items())
-        yield Note(f"{metric} of every baseline: {shown}.")
+        yield Note(f"All baselines, {score_name(metric)}: {shown}.")
 
 
 def describe_few_labels(choice: dict[str, Any]) -> str:
@@ -88,17 +90,20 @@ def _score_table(report_data: ReportData) -> Table:
         ("teacher", report_data.scores_of("teacher")),
     ]
     models = [(name, scores) for name, scores in models if scores or name == "model"]
-    rows = []
-    for name in COMPARED:
-        if isinstance(report_data.scores.get(name), int | float):
-            row = [name]
-            for _, scores in models:
-                value = scores.get(name)
-                row.append(format_score(value) if isinstance(value, int | float) else "")
-                row.append(format_interval(scores.get("intervals", {}).get(name)))
-            rows.append(row)
-    columns = ["score", *(title for name, _ in models for title in (name, "95 %"))]
+    columns, rows = ["score"], [[key] for key in COMPARED if _is_number(report_data.scores.get(key))]
+    for name, scores in models:
+        intervals = scores.get("intervals", {})
+        columns += [name, INTERVAL] if intervals else [name]
+        for row in rows:
+            value = scores.get(row[0])
+            row.append(format_score(value) if _is_number(value) else "")
+            row += [format_interval(intervals.get(row[0]))] if intervals else []
+    rows = [(score_name(key), *cells) for key, *cells in rows]
     return Table(f"Scores of the {report_data.evaluated.name} rows", columns, rows)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def curve_blocks(report_data: ReportData) -> Iterator[Block]:
@@ -109,7 +114,7 @@ def curve_blocks(report_data: ReportData) -> Iterator[Block]:
     best, parts = report_data.metrics.get("best_epoch"), report_data.metrics.get("parts_of_epoch", 1)
     caption, name = (f"Parts, {parts} to an epoch", "part") if parts > 1 else ("Epochs", "epoch")
     if can_draw():
-        yield figures.learning_curves(history, metric, best, name)
+        yield from figures.learning_curves(history, metric, best, name)
     rows = [
         (
             f"{each['epoch'] + 1}{' (saved)' if each['epoch'] == best else ''}",
@@ -119,7 +124,8 @@ def curve_blocks(report_data: ReportData) -> Iterator[Block]:
         )
         for each in history
     ]
-    columns = (name, "training loss", "validation loss", metric, "learning rate", "tokens/s")
+    score = f"validation {score_name(metric)}"
+    columns = (name, "training loss", "validation loss", score, "learning rate", "tokens per second")
     yield Table(caption, columns, rows)
 
 
@@ -129,7 +135,10 @@ def calibration_blocks(report_data: ReportData) -> Iterator[Block]:
     if not pairs:
         return
     errors = [*(calibration_error(*pair) for pair in pairs[:-1]), report_data.scores.get("ece")]
-    titles = ("without calibration", "with calibration")[-len(pairs) :]
+    is_calibrated = report_data.calibration != Calibration()
+    titles = (
+        ("without calibration", "with calibration")[-len(pairs) :] if is_calibrated else ("not calibrated",)
+    )
     if can_draw():
         states = zip(titles, pairs, errors, strict=True)
         models = [reliability_bins(title, *pair, error) for title, pair, error in states]
@@ -197,23 +206,33 @@ def class_intervals(hits: int, predicted: int, actual: int) -> dict[str, list[fl
     }
 
 
+def label_names(report_data: ReportData) -> list[str]:
+    """The names of labels or span types in the order of the scores; empty if there are none."""
+    names = list(report_data.scores.get("per_class") or report_data.scores.get("per_type") or ())
+    return names or (["0", "1"] if report_data.target == "binary" else [])
+
+
+def confusion_matrix(report_data: ReportData) -> tuple[np.ndarray, list[str]]:
+    """The confusion matrix, int64 [N, N], and the N names of its rows and columns."""
+    matrix, names = np.array(report_data.scores["confusion_matrix"]), label_names(report_data)
+    # Matrices of spans have one more row and column, for missed and for superfluous spans.
+    return matrix, [*names, *[MISSED] * (len(matrix) - len(names))]
+
+
 def label_blocks(report_data: ReportData) -> Iterator[Block]:
     """The table of labels or span types, and their confusion matrix."""
-    scores = report_data.scores
-    per_label = scores.get("per_class") or scores.get("per_type")
-    names = list(per_label) if per_label else ["0", "1"] if report_data.target == "binary" else []
+    names = label_names(report_data)
     if not names:
         return
     if report_data.is_multi_label:
         found = multi_label_rows(report_data, report_data.evaluated)
         yield _label_table(names, indicator_counts(found.true, found.predicted), "label")
         return
-    matrix = np.array(scores["confusion_matrix"])
+    matrix, of_matrix = confusion_matrix(report_data)
     task: Any = report_data.task
     kind = "label" if report_data.kind != TAG else "tag" if task.given_scheme == "none" else "type"
     yield _label_table(names, matrix_counts(matrix), kind)
-    # Matrices of spans have one more row and column, for missed and for superfluous spans.
-    yield from _confusion_blocks(matrix, [*names, *[MISSED] * (len(matrix) - len(names))])
+    yield from _confusion_blocks(matrix, of_matrix)
 
 
 def _label_table(names: Sequence[str], counts: LabelCounts, kind: str) -> Table:
@@ -227,7 +246,11 @@ def _label_table(names: Sequence[str], counts: LabelCounts, kind: str) -> Table:
             for cell in (format_score(float(values[key][place])), format_interval(intervals[key]))
         )
         rows.append((name, f"{int(counts.actual[place]):,}", *cells))
-    columns = (kind, "support", "F1", "95 %", "precision", "95 %", "recall", "95 %")
+    columns = (
+        kind,
+        f"rows of the {kind}",
+        *(title for name in ("F1", "precision", "recall") for title in (name, INTERVAL)),
+    )
     return Table(f"Each {kind}, with Wilson intervals", columns, rows)
 
 

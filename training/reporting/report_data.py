@@ -54,6 +54,7 @@ class ReportData:
     train: Subset | None
     command: str  # that trains the run again; empty if it is not known
     files: dict[str, int]  # bytes of each file of the run
+    mask_texts: bool = False  # whether digits and e-mail addresses in texts are hidden
 
     @classmethod
     def of_bundle(cls, bundle: Any, manifest: dict[str, Any], folder: Path, **values: Any) -> "ReportData":

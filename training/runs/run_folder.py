@@ -30,10 +30,10 @@ REPORT, CARD = "report.html", "report.md"
 # Names and digests of the input rows; only an unfinished run has this file.
 SOURCES = "sources.json"
 # Settings of one start of the command, which are not recorded.
-START_FLAGS = ("overwrite", "resume", "resume_or_begin")
+START_FLAGS = ("overwrite", "resume", "resume_or_begin", "json")
 # Settings without effect on weights and scores, which may change when a run is resumed.
 CHANGEABLE_ON_RESUME = (
-    *("out", "baseline", "report", "tensorboard"),
+    *("out", "baseline", "report", "mask_texts", "tensorboard"),
     *("train.checkpoint_steps", "train.checkpoint_minutes", "train.checkpoints_kept"),
 )
 

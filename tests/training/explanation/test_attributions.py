@@ -5,10 +5,12 @@ import pytest
 
 from tests.training.explanation.explanations import weights
 from training.explanation.attributions import (
+    NO_WORD,
     RowTrace,
     attention_rollout,
     build_attributions,
     count_heads,
+    join_word_pieces,
     pair_attention_rollout,
 )
 
@@ -134,3 +136,23 @@ def test_pruned_heads_are_ignored():
     np.testing.assert_allclose(
         pair_attention_rollout(fewer, given, fewer, given), pair_attention_rollout(given, given, given, given)
     )
+
+
+def test_pieces_are_joined_to_words():
+    """Scores and received attention add up; the rows of a word's own attention keep their sum."""
+    tokens = ["[CLS]", "un", "##like", "##ly", "ferry", "[SEP]"]
+    weights = np.random.default_rng(0).dirichlet(np.ones(6), (2, 3, 6)).astype(np.float32)
+    gradients = np.arange(6.0, dtype=np.float32)
+    trace = RowTrace({"tokens": tokens}, {"attention": weights}, {"tokens": gradients})
+    words = {"tokens": [NO_WORD, 0, 0, 0, 1, NO_WORD]}
+    whole = build_attributions(trace, words, "mean")
+    joined = join_word_pieces(whole)
+    (row,), (map_,) = joined.sequences, joined.maps
+    assert (row.tokens, row.words) == (["[CLS]", "unlikely", "ferry", "[SEP]"], [NO_WORD, 0, 1, NO_WORD])
+    assert row.gradient is not None and row.gradient.tolist() == [0, 6, 4, 5]
+    for name, scores in joined.word_scores(2).items():
+        np.testing.assert_allclose(scores, whole.word_scores(2)[name])
+    assert map_.weights.shape == (2, 3, 4, 4) and map_.weights.dtype == np.float32
+    np.testing.assert_allclose(map_.weights.sum(axis=-1), 1, atol=1e-6)
+    np.testing.assert_allclose(map_.weights[0, 0, 1, 2], weights[0, 0, 1:4, 4].mean(), atol=1e-6)
+    np.testing.assert_allclose(map_.weights[0, 0, 2, 1], weights[0, 0, 4, 1:4].sum(), atol=1e-6)

@@ -11,8 +11,8 @@ from clients import chromium
 from tests.browsers import needs_chromium
 from tests.command_runs import ROOT
 from tests.training.explanation.explanations import explanation, linear_explanation, pair_explanation
-from training.explanation.deletion_test import deletion_test, word_scores
-from training.explanation.page import page, script_json, summarize
+from training.explanation.deletion_test import best_method, deletion_test, word_scores
+from training.explanation.page import page, page_data, script_json, summarize
 from training.html.page import write_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- & \u2028 {{ data }} \ud83d"
@@ -65,14 +65,35 @@ def test_the_elements_of_the_script_exist():
     assert set(re.findall(r'\belement\("([\w-]+)"\)', content)) <= set(ids)
 
 
-def test_the_summary_has_both_changes():
+def test_the_summary_names_the_words_of_the_best_method_and_both_changes():
     explained = explanation()
-    test = deletion_test(explained, word_scores(explained), 5, 0)
-    assert test is not None
-    found = summarize(explained, test)
-    fallen = test["steps"][0]["attention"]
-    assert f"the most attended word the prediction changes by {-100 * fallen:+.1f}".replace("-", "−") in found
-    assert summarize(explained, None) == ""
+    scores = word_scores(explained)
+    test = deletion_test(explained, scores, 5, 0)
+    assert test is not None and best_method(test) == "gradient"
+    found = summarize(explained, scores, test)
+    chance = -100 * test["steps"][0]["random"]
+    assert found == (
+        "“bread” counts most for bread by gradient × input: without it the probability changes by −40.0 points,"
+        f" without a random word by {chance:+.1f} points."
+    ).replace("-", "−")
+    assert summarize(explained, scores, None) == ""
+    both = {"words": 4, "draws": 1, "steps": [{**test["steps"][0], "dropped": 2, "gradient": 0.6}]}
+    assert summarize(explained, scores, both).startswith("“bread” and “seven” count most for bread")
+
+
+def test_the_first_view_is_the_one_that_the_deletion_test_supports_best():
+    explained = explanation()
+    assert [each["key"] for each in data_of(page_of(explained))["methods"]] == [
+        "gradient",
+        "rollout",
+        "left_out",
+    ]
+    # No method finds the words better than chance.
+    step = {"dropped": 1, "attention": 0.1, "gradient": 0.1, "left_out": 0.4, "random": 0.2}
+    step |= {"random_low": 0.0, "random_high": 0.4}
+    test = {"words": 4, "draws": 1, "steps": [step]}
+    data = page_data(explained, word_scores(explained), test, "news")
+    assert data["methods"][0]["key"] == "left_out" and "no other view" in data["best_hint"]
 
 
 def test_a_page_of_a_linear_path_has_its_parts_and_ten_ngrams():
@@ -88,7 +109,7 @@ def test_without_attention_there_are_only_ngrams():
     data = data_of(page_of(explained))
     assert [each["key"] for each in data["methods"]] == ["ngrams", "left_out"]
     assert data["maps"] == [] and "attention" not in data["caution"].lower()
-    assert "largest n-gram contributions" in data["verdict"] and "attend" not in data["verdict"]
+    assert "by their n-grams" in data["summary"] and "attend" not in data["summary"]
 
 
 KEY = """((key, target) => (target || document.activeElement).dispatchEvent(
@@ -110,6 +131,10 @@ def test_the_pages_work_in_a_browser(tmp_path):
                 f"document.title.startsWith({json.dumps(explained.explained)}) && Array.isArray(maps)"
             )
             _check_page(tab, explained)
+            size = {"width": 360, "height": 600, "deviceScaleFactor": 1, "mobile": False}
+            tab.call("Emulation.setDeviceMetricsOverride", size)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 360, name
+            tab.call("Emulation.clearDeviceMetricsOverride")
             assert tab.problems == []
             assert tab.evaluate("document.querySelectorAll('img').length") == 0
 
@@ -120,6 +145,13 @@ def _check_page(tab: chromium.Tab, explained) -> None:
     methods = count("data.methods.length")
     assert shown == methods * sum(len(row.tokens) for row in explained.attributions.sequences)
     assert count("document.querySelectorAll('#deletion tbody tr').length") > 0
+    assert count("document.getElementById('summary').textContent") == count("data.summary") != ""
+    # Shares of attention differ little: the color spans the least and the most attended word.
+    shares = """(place => [...document.querySelectorAll('.panel')[place].querySelectorAll('.token:not(.special)')]
+        .map(each => Number(each.style.getPropertyValue('--share'))))"""
+    if (place := count("data.methods.findIndex(each => each.key === 'rollout')")) >= 0:
+        found = count(f"{shares}({place})")
+        assert min(found) == 0 and max(found) == 1
     assert count("document.querySelectorAll('#ngrams tbody tr').length") == (10 if explained.linear else 0)
     assert count("document.getElementById('linear').hidden") == (explained.linear is None)
     assert count("document.getElementById('attention').hidden") == (not explained.attributions.maps)
@@ -164,8 +196,10 @@ def _check_page(tab: chromium.Tab, explained) -> None:
     count("[...document.querySelectorAll('#views button')][0].click()")
 
 
-def test_the_picture_in_the_docs_is_small():
+def test_the_pictures_in_the_docs_are_small():
     text = (ROOT / "docs" / "how-to" / "explain.md").read_text("utf-8")
-    (name,) = re.findall(r"!\[[^\]]+\]\((.+?)\)", text)
-    picture = (ROOT / "docs" / "how-to" / name).read_bytes()
-    assert picture.startswith(b"\x89PNG") and len(picture) < 150_000
+    names = re.findall(r"!\[[^\]]+\]\((.+?)\)", text)
+    assert names == ["explain.png", "explain-phone.png"]
+    for name in names:
+        picture = (ROOT / "docs" / "how-to" / name).read_bytes()
+        assert picture.startswith(b"\x89PNG") and len(picture) < 150_000

@@ -129,7 +129,9 @@ def test_label_errors_are_searched_in_evaluated_rows(run):
 
 def test_the_command_has_the_settings_of_the_run(run):
     folder, markdown = run
-    command = next(line for line in markdown.splitlines() if line.startswith("python -m training.fit"))
+    lines = markdown.split("## Reproducibility")[1].splitlines()
+    command = next(line for line in lines if line.startswith("python -m training.fit"))
+    assert command == json.loads((folder / "bundle.json").read_text("utf-8"))["trained"]["command"]
     shown = parse(FitConfig, shlex.split(command)[3:], "fit")
     kept = parse(FitConfig, ["--config", str(folder / "config.toml")], "fit")
     for name in ("data", "text", "encoder", "classify", "optimizer", "task", "baseline", "report"):
@@ -147,8 +149,8 @@ def test_the_page_in_a_browser(run):
     with chromium.open_browser() as tab:
         tab.open((folder / "report.html").as_uri())
         tab.wait_for("document.images.length && [...document.images].every(image => image.complete)")
-        # Learning curves, confusion matrix, reliability diagram, lengths.
-        assert tab.evaluate("document.images.length") == 4
+        # Two learning curves, confusion matrix, reliability diagram, lengths.
+        assert tab.evaluate("document.images.length") == 5
         assert tab.evaluate("[...document.images].every(image => image.naturalWidth > 100 && image.alt)")
         table = "[...document.querySelectorAll('table')].find(t => t.caption?.textContent.startsWith('Each label'))"
         names = tab.evaluate(f"[...{table}.tBodies[0].rows].map(row => row.cells[0].textContent)")

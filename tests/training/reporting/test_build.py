@@ -8,6 +8,7 @@ import pytest
 from clients import chromium
 from tests.browsers import needs_chromium
 from tests.training.reporting.reports import HOSTILE, hostile_report
+from training.reporting.blocks import Report, Section, Table
 from training.reporting.build import escape_markdown, model_card, report_page
 
 
@@ -36,6 +37,15 @@ def test_texts_are_escaped():
     # Unchanged in heading, title, note, key number, cells and code.
     assert sum(HOSTILE in text for text in read.texts) >= 6
     assert any("two lines and" in text for text in read.texts)
+
+
+def test_long_texts_are_collapsed_and_complete():
+    text = " ".join(f"word{number}" for number in range(60))
+    table = Table("rows", ("text", "label"), [(text, "x"), ("short", "y")], frozenset((0,)))
+    read = Reader(report_page(Report("a", "b", [Section("c", (table,))], {})))
+    assert [tag for tag, _ in read.elements].count("details") == 1
+    start, rest = (each for each in read.texts if "word1" in each)
+    assert start.rstrip("…") + rest.lstrip("…") == text
 
 
 def test_the_policy_allows_the_style_only():

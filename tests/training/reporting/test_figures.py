@@ -26,7 +26,7 @@ def texts(svg: str) -> list[str]:
 def all_pictures():
     rng = np.random.default_rng(0)
     some = rng.random(300)
-    yield figures.learning_curves(HISTORY, "accuracy", 1)
+    yield from figures.learning_curves(HISTORY, "accuracy", 1)
     yield figures.confusion(rng.integers(0, 50, (6, 6)), LABELS, "label", "prediction")
     yield figures.confusion(
         rng.integers(0, 9, (40, 40)), [f"label {n}" for n in range(40)], "label", "prediction"
@@ -39,7 +39,8 @@ def all_pictures():
 
 @pytest.mark.parametrize(("best", "saved"), [(0, "epoch 1"), (-1, "before training")])
 def test_the_epoch_of_the_saved_weights_is_described(best, saved):
-    assert figures.learning_curves(HISTORY[:1], "accuracy", best).alt.endswith(f"; saved weights: {saved}")
+    for each in figures.learning_curves(HISTORY[:1], "accuracy", best):
+        assert each.alt.endswith(f"; saved weights: {saved}")
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +77,22 @@ def test_confusion_matrices_have_names_and_numbers():
 
 
 def test_curves_of_parts_name_the_part():
-    alt = figures.learning_curves(HISTORY, "accuracy", 1, "part").alt
+    alt = figures.learning_curves(HISTORY, "accuracy", 1, "part")[1].alt
     assert f"of {len(HISTORY)} parts" in alt and alt.endswith("saved weights: part 2")
 
 
+def test_small_changes_look_small():
+    """The axis of the loss starts at 0, that of a score spans at least a fifth."""
+    history = [{"epoch": n, "loss": 2.0, "val_loss": 1.9, "val_accuracy": 0.98 + n / 1000} for n in range(2)]
+    loss, score = figures.learning_curves(history, "accuracy", None)
+    ticks = [float(each) for each in texts(loss.light) if re.fullmatch(r"[0-9.]+", each)]
+    assert min(ticks) == 0
+    ticks = [float(each) for each in texts(score.light) if re.fullmatch(r"[01]\.\d+", each)]
+    assert max(ticks) - min(ticks) >= 0.15
+
+
 def test_pictures_are_reproducible():
-    one, other = (figures.learning_curves(HISTORY, "accuracy", None).light for _ in range(2))
+    one, other = (figures.learning_curves(HISTORY, "accuracy", None)[0].light for _ in range(2))
     assert one == other
     assert "saved" not in texts(one)
 
