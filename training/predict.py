@@ -1,15 +1,19 @@
-"""python -m training.predict RUN < texts.txt > predictions.jsonl
+"""python -m training.predict RUN [TEXT] [--data table.csv --out predictions.csv] < texts.txt > predictions.jsonl
 
-Reads texts from stdin, one per line, and prints one JSON object per line. A matcher reads pairs, text_a and text_b
-separated by a tab; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts into
-words; with --words they are already split by spaces. A masked language model fills in each [MASK].
+Predicts for texts in the arguments, for the rows of a table, or for the lines of stdin, and prints one JSON object per
+line, or writes a table with the columns of the predictions. A matcher reads pairs, on stdin text_a and text_b separated
+by a tab; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts into words; with
+--words they are already split by spaces. A masked language model fills in each [MASK].
 """  # noqa: D415
 
+import collections
+import io
 import json
+import logging
 import re
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -22,16 +26,38 @@ from kmha.input_files import bounded_lines, open_input
 from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
+from training.io.examples import FormatFlags
+from training.io.prediction_table import add_prediction, check_output, read_records, write_records
+from training.io.tables import TEXT
+from training.tasks.match.rows import TEXT_A, TEXT_B
+
+logger = logging.getLogger("kmha")
+
+# Names with a delimiter and no blank between them, and no text.
+_HEADER = re.compile(r'(?!1[,;\t]2)"?[\w-]+"?([,;\t]"?[\w-]+"?)+')
 
 
-@dataclass(frozen=True)
-class PredictConfig:
-    """Prints one prediction in JSON for each line of stdin, a text or a tab-separated pair."""
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig(FormatFlags):
+    """Prints one prediction in JSON for each text, or adds predictions to a table."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
+    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = ()
+    """Texts; for a matcher both texts of a pair. Default: the lines of stdin, or the rows of --data."""
+    data: Path | None = None
+    """Table: .csv, .tsv, .jsonl, also .gz, or .parquet (extra: tables)."""
+    out: Path | None = None
+    """Table to write, .csv, .tsv, .jsonl or .parquet: the rows of --data with their predictions. Default: stdout."""
+    overwrite: bool = False
+    """Replace an existing --out."""
+    text_column: str = ""
+    """Column of the text, the words, or the first text of a pair; empty: as in training."""
+    text_b_column: str = ""
+    """Column of the second text of a pair; empty: as in training."""
     top: Annotated[int, Range(at_least=0)] = 0
-    """Number of labels, candidates or [MASK] tokens to show, best first; 0: all, but five tokens for [MASK]."""
+    """Number of labels, candidates or [MASK] tokens to show, best first; 0: all, but five tokens for [MASK], and in
+    .csv, .tsv and .parquet tables no probabilities of other labels."""
     rank: Path | None = None
     """File of candidates, one per line, that a matcher ranks for each text on stdin."""
     vectors: Path | None = None
@@ -71,7 +97,9 @@ def sentences(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def _predict(config: PredictConfig) -> int:
-    task = read_manifest(config.run)["task"]
+    manifest = read_manifest(config.run)
+    task, columns = manifest["task"], _columns(config, manifest)
+    _check_sources(config, task, columns)
     if config.rank is not None and task != MATCH:
         raise InputError(f"--rank: expected a run that matches pairs, got {MODEL_NAMES[task]}")
     if config.words and task != TAG:
@@ -87,18 +115,106 @@ def _predict(config: PredictConfig) -> int:
     from kmha.inference.mask_filler import SHOWN_TOKENS
 
     bundle = Bundle.load(config.run)
+
+    def predict(rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
+        if task == MASKED_LM:
+            return bundle.filler.predict_stream(rows, config.top or SHOWN_TOKENS)
+        return (_shortened(prediction, config.top) for prediction in bundle.predict_stream(rows))
+
     predictions: Iterator[dict[str, Any]]
-    if candidates is not None:
+    if config.data is not None:
+        predictions = _with_records(config, columns, predict)
+        if config.out is not None:
+            if config.out.suffix != ".jsonl" and not config.top:
+                predictions = (_without_probabilities(each) for each in predictions)
+            write_records(config.out, predictions, config.overwrite)
+            logger.info(f"{config.out}: written")
+            return 0
+    elif candidates is not None:
         predictions = _rankings(bundle, candidates, vectors, config.top)
-    elif task == MASKED_LM:
-        predictions = bundle.filler.predict_stream(lines(sys.stdin.buffer), config.top or SHOWN_TOKENS)
     else:
         read = pairs if task == MATCH else sentences if config.words else lines
-        rows: Iterator[Any] = read(sys.stdin.buffer)
-        predictions = (_shortened(prediction, config.top) for prediction in bundle.predict_stream(rows))
+        if config.text:
+            separator = "\t" if task == MATCH else "\n"
+            stream: BinaryIO = io.BytesIO(separator.join(map(_one_line, config.text)).encode("utf-8"))
+        else:
+            stream = _refuse_table(sys.stdin.buffer, columns)
+        predictions = predict(read(stream))
     for prediction in predictions:
         print(json.dumps(prediction, ensure_ascii=False, allow_nan=False))
     return 0
+
+
+def _columns(config: PredictConfig, manifest: dict[str, Any]) -> list[str]:
+    """The columns that the model reads."""
+    saved = manifest.get("columns")
+    saved = saved if isinstance(saved, dict) else {}
+    text, text_b = (TEXT_A, TEXT_B) if manifest["task"] == MATCH else (TEXT, "")
+    names = (
+        config.text_column or saved.get("text") or text,
+        config.text_b_column or saved.get("text_b") or text_b,
+    )
+    return list(filter(None, names))
+
+
+def _check_sources(config: PredictConfig, task: str, columns: list[str]) -> None:
+    """Checks that there is one source of texts, and reads the first row of a table."""
+    if config.data is not None:
+        for value, flag in ((config.text, "TEXT"), (config.rank, "--rank")):
+            if value:
+                raise InputError(f"{flag}: expected none with --data, got one")
+        next(read_records(config.data, columns, config.form))
+    elif config.out is not None:
+        raise InputError("--out: expected --data with it, got none")
+    elif config.text and config.rank is not None:
+        raise InputError("TEXT: expected texts on stdin with --rank, got an argument")
+    elif config.text and task == MATCH and len(config.text) != 2:
+        raise InputError(f"TEXT: expected two texts, A and B, got {len(config.text)}")
+    if config.out is not None:
+        check_output(config.out)
+
+
+def _one_line(text: str) -> str:
+    """The text with blanks in place of the characters that end a line or a text of a pair."""
+    return re.sub(r"[\r\n\t]", " ", text)
+
+
+def _with_records(
+    config: PredictConfig, columns: list[str], predict: Callable[[Iterator[Any]], Iterator[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """The rows of the table, each with its prediction."""
+    waiting: collections.deque[dict[str, Any]] = collections.deque()
+
+    def rows() -> Iterator[Any]:
+        assert config.data is not None
+        for record, values in read_records(config.data, columns, config.form):
+            waiting.append(record)
+            value = values[0]
+            if config.words and isinstance(value, str):
+                value = value.split()
+            yield value if len(values) == 1 else tuple(values)
+
+    return (add_prediction(waiting.popleft(), prediction) for prediction in predict(rows()))
+
+
+def _without_probabilities(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "probabilities"}
+
+
+def _refuse_table(stream: BinaryIO, columns: list[str]) -> BinaryIO:
+    """The stream; raises InputError if its first line is the header or the first row of a table."""
+    stream = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # pyright: ignore
+    line = stream.peek(1 << 12)[: 1 << 12].split(b"\n")[0].decode("utf-8", "replace").strip("\ufeff \r")
+    names = [each.strip('"').casefold() for each in re.split("[,;\t]", line)]
+    is_header = bool(_HEADER.fullmatch(line)) and all(column.casefold() in names for column in columns)
+    is_record = line.startswith("{") and all(f'"{column}":' in line for column in columns)
+    if is_header or is_record:
+        given, suffix = ("the header of a table", "csv") if is_header else ("a JSON object", "jsonl")
+        raise InputError(
+            f"stdin:1: expected one text per line, got {given}; python -m training.predict RUN --data FILE.{suffix}"
+            f" --out PREDICTIONS.{suffix}"
+        )
+    return stream
 
 
 def _shortened(prediction: dict[str, Any], top: int) -> dict[str, Any]:

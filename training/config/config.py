@@ -31,7 +31,8 @@ class DataSection:
     """Input data. Without --data.train and --data.tfds: the sample of an installed package."""
 
     train: Path | None = None
-    """Training rows: .csv, .tsv, .jsonl; for tagging .conll, .conllu, .bio, .iob; for texts alone .txt; also .gz."""
+    """Training rows: .csv, .tsv, .jsonl; for tagging .conll, .conllu, .bio, .iob; for texts alone .txt; also .gz; or
+    .parquet, .arrow (extra: tables)."""
     validation: Path | None = None
     """Validation rows. Default: a fraction of the training rows is held out, or few rows are cross-validated."""
     test: Path | None = None

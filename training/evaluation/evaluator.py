@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import MODEL_NAMES
+from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL_NAMES, TAG
 from kmha.errors import InputError, format_names
 from training.data.inputs import Source
 from training.data.masked_batches import MaskedSource, cut_pieces
@@ -127,7 +127,8 @@ def evaluate_file(
     """
     task, part, predictions = predict_file(bundle, path, overrides, folder)
     names = part.examples.label_names
-    if bundle.labels and task.traits.has_classes and not set(names) & set(bundle.labels):
+    has_names = bundle.task in (CLASSIFY, TAG) or (bundle.task == MATCH and bundle.model.target == "classes")
+    if has_names and not set(names) & set(bundle.labels):
         raise InputError(
             f"--data {path}: expected labels of the run, {format_names(bundle.labels)}, got only {format_names(names)}"
         )

@@ -1,10 +1,12 @@
-"""Streams the rows of CSV, TSV, JSONL, CoNLL and plain text files, each also gzipped.
+"""Streams the rows of CSV, TSV, JSONL, CoNLL and plain text files, each also gzipped, and of Parquet and Arrow files.
 
-Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1.
+Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1; in Parquet and
+Arrow files the row, from 1.
 """
 
 import codecs
 import collections
+import contextlib
 import csv
 import itertools
 import json
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kmha.errors import InputError, did_you_mean, format_names
+from kmha.errors import InputError, did_you_mean, format_names, require_package
 from training.io.conll import count_columns, read_sentences
 from training.io.disk import open_lines
 
@@ -30,6 +32,8 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_SUFFIXES = (".jsonl", ".json")
 _TEXT_SUFFIXES = (".txt",)
 TEXT = "text"
+PARQUET = ".parquet"
+_ARROW_SUFFIXES = (PARQUET, ".arrow", ".feather")
 _CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
 # A name in a first line that is a row and no header: a number, or a text of three words or more.
 _VALUE = re.compile(r"\s*(-?[0-9]+([.,][0-9]+)?|(\S+\s+){2,}\S+)\s*")
@@ -177,6 +181,83 @@ def json_blocks(
         yield Block(columns, numbers)
     elif not found:
         raise InputError(f"{path}: expected one JSON object per line, got an empty file")
+
+
+@contextlib.contextmanager
+def _open_arrow(path: Path) -> Iterator[Any]:
+    """Opens a Parquet or Arrow file as `pyarrow.parquet.ParquetFile` or a reader of `pyarrow.ipc`."""
+    require_package("pyarrow", str(path), "tables")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with open(path, "rb") as file:
+            if path.suffix.lower() == PARQUET:
+                yield pyarrow.parquet.ParquetFile(file)
+                return
+            # Hugging Face writes streams, all others files.
+            is_file = file.read(6) == b"ARROW1"
+            file.seek(0)
+            yield pyarrow.ipc.open_file(file) if is_file else pyarrow.ipc.open_stream(file)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path}: expected a {path.suffix} file, got other data ({error})") from None
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected a readable file, got an error: {error.strerror or error}"
+        ) from None
+
+
+def _arrow_names(reader: Any) -> ColumnNames:
+    # The schema of Parquet names the leaves of nested columns.
+    return ColumnNames(getattr(reader, "schema_arrow", reader.schema).names)
+
+
+def _arrow_batches(reader: Any, most: int) -> Iterator[Any]:
+    if hasattr(reader, "iter_batches"):
+        yield from reader.iter_batches(most)
+        return
+    count = getattr(reader, "num_record_batches", None)
+    batches = reader if count is None else map(reader.get_batch, range(count))
+    for batch in batches:
+        for first in range(0, len(batch), most):
+            yield batch.slice(first, most)
+
+
+def arrow_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
+    """Streams the rows of a Parquet or Arrow file; arguments and errors are those of `csv_blocks`."""
+    first = 1
+    with _open_arrow(path) as reader:
+        names = _arrow_names(reader)
+        for name in required:
+            if name not in names:
+                raise_missing(str(path), name, names)
+        places = {name: names[names.index(name)] for name in (*required, *optional) if name in names}
+        for batch in _arrow_batches(reader, MOST_ROWS):
+            rows = []
+            for number, record in enumerate(
+                batch.select(list(dict.fromkeys(places.values()))).to_pylist(), first
+            ):
+                values = {name: record[place] for name, place in places.items()}
+                rows.append(_values_as_text(values, list(places), f"{path}:{number}"))
+            if rows:
+                yield Block(
+                    {name: [row[name] for row in rows] for name in places}, range(first, first + len(rows))
+                )
+            first += len(rows)
+    if first == 1:
+        raise InputError(f"{path}: expected rows, got none")
+
+
+def _values_as_text(values: dict[str, Any], names: Sequence[str], place: str) -> dict[str, str | list[str]]:
+    """Values of Python as those of a JSONL file."""
+    try:
+        return parse_json_row(json.dumps(values, ensure_ascii=False, allow_nan=False), names, (), place)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{place}: expected texts, numbers or lists of these, got others ({error})"
+        ) from None
 
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
@@ -358,6 +439,7 @@ def read_rows(
     - `.conll`, `.bio`, `.iob`, `.conllu`: one row per sentence (see `training.io.conll`). Columns are named "1", "2",
       …; each value is a list with one entry per word.
     - `.txt`: one row per line, including blank lines, with the single column "text".
+    - `.parquet`, `.arrow`, `.feather`: values as in `.jsonl` (extra: tables).
 
     Columns in `required` must exist. Raises InputError if the file is unusable (at the first step of the iteration)
     or a row is invalid.
@@ -378,15 +460,17 @@ def has_blocks(path: Path) -> bool:
 def read_blocks(
     path: Path, required: Sequence[str], optional: Sequence[str] = (), form: TableFormat = DEFAULT_FORMAT
 ) -> Iterator[Block]:
-    """Streams the rows of a CSV, TSV or JSONL file in blocks; see `read_rows`."""
+    """Streams the rows of a CSV, TSV, JSONL, Parquet or Arrow file in blocks; see `read_rows`."""
     delimiter = _DELIMITERS.get(_format_suffix(path))
     if delimiter is not None:
         return csv_blocks(path, form.character or delimiter, required, optional, form.encoding)
+    if _format_suffix(path) in _ARROW_SUFFIXES:
+        return arrow_blocks(path, required, optional)
     return json_blocks(path, required, optional, form.encoding)
 
 
 def column_names(path: Path, form: TableFormat = DEFAULT_FORMAT) -> list[str]:
-    """Column names: the CSV header, the keys of the first JSONL object, CoNLL numbers from "1", or "text".
+    """Column names: header, schema, the keys of the first JSONL object, CoNLL numbers from "1", or "text".
 
     Raises InputError if the file is missing, empty or not in the format of its suffix.
     """
@@ -398,14 +482,24 @@ def column_names(path: Path, form: TableFormat = DEFAULT_FORMAT) -> list[str]:
             return [TEXT]
     if suffix in _DELIMITERS:
         return csv_header(path, form.character or _DELIMITERS[suffix], form.encoding)
+    if suffix in _ARROW_SUFFIXES:
+        with _open_arrow(path) as reader:
+            return _arrow_names(reader)
     return json_keys(path, form.encoding)
+
+
+def is_jsonl(path: Path) -> bool:
+    """Whether each line of the file is a JSON object; raises InputError for an unknown suffix."""
+    return _format_suffix(path) in _JSON_SUFFIXES
 
 
 def _format_suffix(path: Path) -> str:
     name = path.name.lower().removesuffix(".gz")
     suffix = name[name.rfind(".") :] if "." in name else ""
-    if suffix not in (*_DELIMITERS, *_JSON_SUFFIXES, *_CONLL_SUFFIXES, *_TEXT_SUFFIXES):
-        expected = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, .conllu or .txt (each also with .gz)"
+    if suffix not in (*_DELIMITERS, *_JSON_SUFFIXES, *_CONLL_SUFFIXES, *_TEXT_SUFFIXES, *_ARROW_SUFFIXES):
+        expected = (
+            ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, .conllu or .txt (each also with .gz), or .parquet"
+        )
         raise InputError(f"{path}: expected a name that ends in {expected}, got {suffix or 'no suffix'}")
     return suffix
 

@@ -166,7 +166,7 @@ TABLES = [
     ("a.jsonl", '{"text": [[0, 5, "\\ud800"]]}\n', "{path}:1: expected whole characters for 'text'"),
     ("a.jsonl", '{"text": "\\ud800"}\n', "{path}:1: expected whole characters for 'text'"),
     ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xff"}\n', "{path}:3: expected UTF-8"),
-    ("a.xlsx", "", ".iob, .conllu or .txt (each also with .gz), got .xlsx"),
+    ("a.xlsx", "", "or .txt (each also with .gz), or .parquet, got .xlsx"),
     ("names", "", "got no suffix"),
 ]
 
@@ -332,3 +332,33 @@ def test_a_long_line_ends_the_rows(tmp_path, monkeypatch):
         )
         with pytest.raises(InputError, match=rf"rows\.{suffix}:\d: expected a line of at most 50,000 bytes"):
             read(path, ["1"] if suffix == "conll" else ["text"])
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "stream.arrow"])
+def test_parquet_and_arrow(tmp_path, name):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"Text": ["x", "y"] * 1000, "n": [1, 2] * 1000, "tags": [["a"], ["b", "c"]] * 1000})
+    path = tmp_path / name
+    if name == "a.parquet":
+        parquet.write_table(table, path)
+    else:
+        new = pyarrow.ipc.new_stream if name.startswith("stream") else pyarrow.ipc.new_file
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table)
+    assert "text" in column_names(path)
+    rows = read(path, ["text", "n", "tags"])
+    assert rows[1] == ({"text": "y", "n": "2", "tags": ["b", "c"]}, "2")
+    assert len(rows) == 2000 and rows[-1][1] == "2000"
+    with pytest.raises(InputError, match="expected column 'body', got columns Text, n, tags"):
+        read(path, ["body"])
+    write(path, "no table")
+    with pytest.raises(InputError, match="file, got other data"):
+        column_names(path)
+
+
+def test_missing_values_in_parquet(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["x", None]}), path)
+    with pytest.raises(InputError, match=r"a.parquet:2: expected a string, .* for 'text', got null"):
+        read(path)

@@ -52,10 +52,10 @@ def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...
     if not isinstance(label, str) or not label:
         given = "none" if not label else f"{len(label)} labels"
         raise InputError(f"{row.place}: {columns.label} must be one label, got {given}")
-    refuse_missing_value(label, columns.label, row.place)
     if not fits(label, target):
         expected = "0 or 1" if target == "binary" else "a number"
         raise InputError(f"{row.place}: {columns.label} must be {expected}, got {label!r}")
+    refuse_missing_value(label, columns.label, row.place)
     return (Example((a, b), (label,), row.place, query),)
 
 
