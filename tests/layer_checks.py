@@ -73,6 +73,22 @@ def run(function: Callable, *arrays):
     return (compiled(function)["jit"] if BACKEND == "jax" else function)(*arrays)
 
 
+def keras_mask(x) -> np.ndarray | None:
+    """The mask that a next layer gets from Keras with a tensor; None: no mask."""
+    found = []
+
+    class Reader(keras.layers.Layer):
+        def call(self, x, mask=None):
+            found.append(None if mask is None else to_numpy(mask))
+            return ops.zeros(1)
+
+        def compute_mask(self, x, previous_mask):
+            return None
+
+    Reader()(x)
+    return found[0]
+
+
 def gradients(function: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
     """Gradients of a scalar function with respect to each of its arrays."""
     if BACKEND == "jax":

@@ -24,7 +24,7 @@ README = "README.md"
 SAME_RUN = (README, "docs/getting-started.md", "docs/how-to/classify.md")
 SECOND = (
     *("how-to/distill", "how-to/speed", "how-to/long-texts"),
-    *("how-to/python", "how-to/hyperparameter-search"),
+    *("how-to/python", "how-to/hyperparameter-search", "how-to/own-model"),
 )
 # Their fits and exports take minutes; the README has the main ones of them.
 SLOW = (
@@ -44,11 +44,12 @@ def run_commands_and_code(page: str, done: set[str] | None = None) -> None:
         if line not in done:
             run_line(line)
             done.add(line)
+    names: dict = {}
     for block in blocks:
         for path in map(Path, re.findall(r'"([\w-]+\.csv)"', block)):
             if not path.exists():
                 write_table(path)
-        exec(compile(block, page, "exec"), {})
+        exec(compile(block, page, "exec"), names)
 
 
 @pytest.mark.parametrize("page", SAME_RUN)
@@ -83,6 +84,8 @@ def test_the_commands_and_the_python_code_of_the_readme_run(tmp_path, monkeypatc
         *(pytest.param(f"docs/how-to/{each}.md", marks=pytest.mark.slow) for each in SLOW),
     ],
 )
+# Keras' export to ONNX.
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
 def test_every_python_command_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_commands_and_code(page)

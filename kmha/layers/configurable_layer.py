@@ -14,7 +14,8 @@ class ConfigurableLayer(keras.layers.Layer):
         names = [
             name
             for name in inspect.signature(type(self).__init__).parameters
-            if name not in ("self", "kwargs")
+            # Keras reads an attribute `output_shape` as the shape of the output: a layer adds the argument itself.
+            if name not in ("self", "kwargs", "output_shape")
         ]
         return {**super().get_config(), **{name: _json_value(getattr(self, name)) for name in names}}
 

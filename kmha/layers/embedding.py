@@ -199,6 +199,7 @@ class TextEmbedding(ConfigurableLayer):
     Args:
         positions: "learned", "sinusoidal", or "none" (also for rotary, which is part of attention).
         ngram_dropout: Dropout rate of the n-grams' vectors.
+        mask_zero: Whether the result has a Keras mask, in which tokens of id 0 are padding.
 
     The other arguments are those of `kmha.config.EncoderConfig`.
 
@@ -225,9 +226,11 @@ class TextEmbedding(ConfigurableLayer):
         ngram_dim: int = 64,
         ngram_orders: tuple[int, ...] = (2, 3),
         ngram_dropout: float = 0.0,
+        mask_zero: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.mask_zero = mask_zero
         self.vocabulary_size, self.hidden_dim, self.max_length = vocabulary_size, hidden_dim, max_length
         self.num_segments, self.positions = num_segments, positions
         self.ngram_buckets, self.ngram_dim = ngram_buckets, ngram_dim
@@ -264,3 +267,7 @@ class TextEmbedding(ConfigurableLayer):
         if self.ngrams is not None:
             x = x + self.ngrams(token_ids, token_keep=token_keep, training=training)
         return x if self.position is None else self.position(x, first=first_position)
+
+    def compute_mask(self, token_ids, previous_mask=None):
+        """Bool [B, T], False where the id is 0; None without `mask_zero`."""
+        return ops.not_equal(token_ids, 0) if self.mask_zero else None

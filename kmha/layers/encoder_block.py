@@ -66,6 +66,7 @@ class FeedForward(ConfigurableLayer):
         super().__init__(**kwargs)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
+        self.supports_masking = True
         self.intermediate_dim = intermediate_dim
         self.activation = activation
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -98,8 +99,8 @@ class AttentionBlock(ConfigurableLayer):
 
     post-norm: x = norm(x + branch(x)); pre-norm: x = x + branch(norm(x)), for both branches.
 
-    The arguments are those of `MultiHeadAttention` and of `kmha.config.EncoderConfig`; the initializer is for all
-    kernels.
+    The arguments are those of `MultiHeadAttention` (head_dim is its key_dim) and of `kmha.config.EncoderConfig`; the
+    initializer is for all kernels.
 
     Raises:
         ValueError: norm is neither "pre" nor "post".
@@ -126,6 +127,7 @@ class AttentionBlock(ConfigurableLayer):
         super().__init__(**kwargs)
         if norm not in ("pre", "post"):
             raise ValueError(f'norm must be "pre" or "post", got {norm!r}')
+        self.supports_masking = True
         self.num_heads, self.intermediate_dim, self.head_dim = num_heads, intermediate_dim, head_dim
         self.norm, self.norm_epsilon, self.activation = norm, norm_epsilon, activation
         self.dropout, self.attention_dropout, self.rotary = dropout, attention_dropout, rotary
@@ -133,7 +135,7 @@ class AttentionBlock(ConfigurableLayer):
         self.kernel_initializer = initializer = keras.initializers.get(kernel_initializer)
         self.attention = MultiHeadAttention(
             num_heads,
-            head_dim=head_dim,
+            key_dim=head_dim,
             dropout=attention_dropout,
             rotary=rotary,
             kernel_initializer=initializer.clone(),
@@ -159,15 +161,18 @@ class AttentionBlock(ConfigurableLayer):
             part.build(inputs_shape)
         self.branch_dropout.build(inputs_shape)
 
-    def _blend(self, inputs, context, attention_mask, return_attention_weights, training):
-        """The output [B, T, D], and on request the attention weights; context None: self-attention."""
+    def _blend(self, inputs, context, return_attention_weights, training, **masks):
+        """The output [B, T, D], and on request the attention weights; context None: self-attention.
+
+        The masks are arguments of `MultiHeadAttention`.
+        """
         pre = self.norm == "pre"
         if pre and context is not None:
             context = self.attention_norm(context)
         mixed = self.attention(
             self.attention_norm(inputs) if pre else inputs,
             context,
-            attention_mask=attention_mask,
+            **masks,
             return_attention_weights=return_attention_weights,
             training=training,
         )
@@ -188,6 +193,9 @@ class EncoderBlock(AttentionBlock):
         inputs: float [B, T, D].
         attention_mask: int32 or bool [B, T, T] or [B, T]; 1 = attend.
         return_attention_weights: Whether to return the weights too.
+        use_causal_mask: Whether position t attends only to positions 0 … t.
+        inputs_mask: int32 or bool [B, T]; 1 = a real position: no position attends to the others. Keras fills it, or
+            `mask` in a call with the inputs alone, from the inputs.
         Returns float [B, T, D], and with the weights also float32 [B, N, T, T].
     """
 
@@ -195,9 +203,26 @@ class EncoderBlock(AttentionBlock):
         """Builds all parts for [B, T, D]."""
         self._build(inputs_shape)
 
-    def call(self, inputs, attention_mask=None, return_attention_weights=False, training=None):
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        return_attention_weights=False,
+        training=None,
+        use_causal_mask=False,
+        inputs_mask=None,
+        mask=None,
+    ):
         """See the class."""
-        return self._blend(inputs, None, attention_mask, return_attention_weights, training)
+        return self._blend(
+            inputs,
+            None,
+            return_attention_weights,
+            training,
+            query_mask=mask if inputs_mask is None else inputs_mask,
+            attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
+        )
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -211,6 +236,8 @@ class CrossAttentionBlock(AttentionBlock):
         context: float [B, S, D].
         attention_mask: int32 or bool [B, T, S] or [B, S]; 1 = attend.
         return_attention_weights: Whether to return the weights too.
+        inputs_mask: int32 or bool [B, T]; 1 = a real position.
+        context_mask: int32 or bool [B, S]; 1 = attend. Keras fills both from its tensors.
         Returns float [B, T, D], and with the weights also float32 [B, N, T, S]. For fully masked rows
         attention adds zeros.
 
@@ -228,6 +255,23 @@ class CrossAttentionBlock(AttentionBlock):
             )
         self._build(inputs_shape)
 
-    def call(self, inputs, context, attention_mask=None, return_attention_weights=False, training=None):
+    def call(
+        self,
+        inputs,
+        context,
+        attention_mask=None,
+        return_attention_weights=False,
+        training=None,
+        inputs_mask=None,
+        context_mask=None,
+    ):
         """See the class."""
-        return self._blend(inputs, context, attention_mask, return_attention_weights, training)
+        return self._blend(
+            inputs,
+            context,
+            return_attention_weights,
+            training,
+            query_mask=inputs_mask,
+            value_mask=context_mask,
+            attention_mask=attention_mask,
+        )

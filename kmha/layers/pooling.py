@@ -37,7 +37,8 @@ class Pooling(ConfigurableLayer):
 
     Call:
         inputs: float [B, T, D].
-        padding_mask: int32 or bool [B, T]; 1 = a real position.
+        padding_mask: int32 or bool [B, T]; 1 = a real position. None: `mask`, which Keras fills from the inputs. If
+            both are None, all positions are real.
         Returns float [B, D]; zeros for a row without real positions.
 
     Raises:
@@ -53,10 +54,14 @@ class Pooling(ConfigurableLayer):
     def build(self, inputs_shape):
         """Has no weights to create."""
 
-    def call(self, inputs, padding_mask):
+    def call(self, inputs, padding_mask=None, mask=None):
         """See the class."""
         pool = {"cls": cls_pool, "mean": mean_pool, "max": max_pool}[self.mode]
-        return pool(inputs, padding_mask)
+        padding_mask = mask if padding_mask is None else padding_mask
+        return pool(inputs, ops.ones_like(inputs[..., 0]) if padding_mask is None else padding_mask)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        """None: the result has no positions."""
 
 
 WORD_MODES = ("first", "mean")

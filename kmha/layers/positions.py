@@ -65,6 +65,7 @@ class PositionEmbedding(ConfigurableLayer):
 
     def __init__(self, max_length: int, learned: bool = True, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.max_length = max_length
         self.learned = learned
 

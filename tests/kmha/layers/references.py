@@ -62,19 +62,18 @@ def projections(layer):
     """The weights of a `MultiHeadAttention`, apart.
 
     Returns:
-        Kernels of query, key, value [inner, N, H] each; output kernel [N, H, D]; biases [3, N, H]; bias [D].
+        Kernels of query, key, value [inner, N, H] each; output kernel [N, H, D]; their biases [N, H]; bias [D].
     """
     named = {weight.name: weight.numpy().astype(np.float64) for weight in layer.weights}
-    shape = (-1, layer.num_heads, layer.head_size)
-    joined = (
-        [named["query_key_value_kernel"]]
-        if layer.fused
-        else [named["query_kernel"], named["key_value_kernel"]]
-    )
-    width = layer.num_heads * layer.head_size
-    kernels = [k[:, i : i + width].reshape(shape) for k in joined for i in range(0, k.shape[1], width)]
-    output_kernel = named["output_kernel"].reshape(layer.num_heads, layer.head_size, -1)
-    biases = named.get("query_key_value_bias", np.zeros((3, *shape[1:])))
+    heads = (layer.num_heads, -1)
+    output_kernel = named.pop("output_kernel")
+    # "key_value_kernel" has two projections, side by side.
+    joined = [(name.count("_"), kernel) for name, kernel in named.items() if name.endswith("kernel")]
+    kernels = [k.reshape(len(k), *heads) for count, joint in joined for k in np.split(joint, count, axis=1)]
+    widths = [kernel[0].size for kernel in kernels]
+    bias = named.get("query_key_value_bias", np.zeros(sum(widths))).ravel()
+    biases = [part.reshape(heads) for part in np.split(bias, np.cumsum(widths)[:-1])]
+    output_kernel = output_kernel.reshape(*heads, output_kernel.shape[-1])
     return kernels, output_kernel, biases, named.get("output_bias", np.zeros(1))
 
 

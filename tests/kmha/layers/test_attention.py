@@ -35,8 +35,8 @@ def test_equals_a_loop_in_float64(mask, mask_dtype):
 
 
 def test_a_mask_of_another_rank_is_rejected():
-    with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], got shape \(2, 1, 4, 5\)"):
-        scaled_dot_product_attention(QUERY, KEY, VALUE, ROW_MASK[:, None])
+    with pytest.raises(ValueError, match=r"or \[B, N, T, S\], got shape \(2, 1, 1, 4, 5\)"):
+        scaled_dot_product_attention(QUERY, KEY, VALUE, ROW_MASK[:, None, None])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -17,7 +17,9 @@ from kmha.layers.embedding import (
     ngram_hashes,
     ngram_slots,
 )
-from tests.layer_checks import BACKEND, fill_weights, to_numpy
+from kmha.layers.encoder_block import EncoderBlock
+from kmha.layers.positions import PositionEmbedding
+from tests.layer_checks import BACKEND, fill_weights, keras_mask, to_numpy
 
 UNKNOWN, FIRST_WORD, V, D = 1, 5, 30, 4
 IDS = np.random.default_rng(13).integers(0, V, (100, 200)).astype("int32")
@@ -270,3 +272,15 @@ def test_the_ngram_vocabulary_mask_is_saved(tmp_path):
     for ours, theirs in zip(layer.known, again.layers[-1].known, strict=True):
         assert 0 < ops.convert_to_numpy(ours).sum() < 101
         np.testing.assert_array_equal(ops.convert_to_numpy(ours), ops.convert_to_numpy(theirs))
+
+
+@pytest.mark.parametrize("mask_zero", [True, False])
+def test_embedded_padding_has_a_keras_mask(mask_zero):
+    ids = np.array([[5, 6, 0], [7, 0, 0]], "int32")
+    x = TextEmbedding(V, D, 3, mask_zero=mask_zero)(ids)
+    for outputs in (x, PositionEmbedding(3)(x), EncoderBlock(2, 6)(x)):
+        mask = keras_mask(outputs)
+        if mask_zero:
+            np.testing.assert_array_equal(mask, ids > 0)
+        else:
+            assert mask is None

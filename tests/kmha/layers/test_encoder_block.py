@@ -1,9 +1,11 @@
 """The blocks against the same sums in NumPy, post-norm and pre-norm."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from kmha.layers.attention import attention_mask
 from kmha.layers.encoder_block import (
     ACTIVATIONS,
     CrossAttentionBlock,
@@ -158,6 +160,28 @@ def test_gelu_in_training_equals_gelu_and_its_gradient():
     step = 1e-4
     slope = (activate("gelu", exact + step) - activate("gelu", exact - step)) / (2 * step)
     np.testing.assert_allclose(found, upstream * slope, atol=2e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@every_norm
+def test_masks_of_keras_and_of_the_call_apply_together(norm, causal):
+    block, cross = _block(norm), _block(norm, CrossAttentionBlock)
+    masked, context = (
+        keras.layers.Masking()(x * m[..., None]) for x, m in ((INPUTS, MASK), (CONTEXT, CONTEXT_MASK))
+    )
+    plain, plain_context = (ops.convert_to_tensor(to_numpy(x)) for x in (masked, context))
+    causal_only = attention_mask(np.ones((B, T), "int32"), causal=True)
+    pairs = attention_mask(MASK, causal=causal)
+    calls = [
+        (block(masked, use_causal_mask=causal), block(plain, attention_mask=pairs)),
+        (block(masked, attention_mask=causal_only), block(plain, attention_mask=pairs * causal_only)),
+        (
+            cross(masked, context),
+            cross(plain, plain_context, attention_mask=attention_mask(MASK, CONTEXT_MASK)),
+        ),
+    ]
+    for found, expected in calls:
+        np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-6)
 
 
 def test_only_exact_gelu_has_a_training_implementation():

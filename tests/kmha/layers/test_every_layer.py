@@ -71,7 +71,7 @@ CASES = {
         _mha(1), {"query": HIDDEN, "attention_mask": CAUSAL}, (B, T, D)
     ),
     "attention rotary, free head size, no bias": LayerCase(
-        _mha(3, head_dim=4, rotary=True, use_bias=False), {"query": HIDDEN}, (B, T, D)
+        _mha(3, key_dim=4, rotary=True, use_bias=False), {"query": HIDDEN}, (B, T, D)
     ),
     "attention cross, other inner size": LayerCase(
         _mha(2),
@@ -80,6 +80,20 @@ CASES = {
     ),
     "attention cross, same inner size": LayerCase(
         _mha(2), {"query": HIDDEN, "value": SAME_SIZE_OTHER}, (B, T, D)
+    ),
+    "attention with keys, values and masks of their own": LayerCase(
+        _mha(2, 4, 3, output_shape=(2, 3)),
+        {
+            "query": HIDDEN,
+            "value": OTHER,
+            "key": SAME_SIZE_OTHER,
+            "query_mask": MASK,
+            "value_mask": OTHER_MASK,
+            "key_mask": OTHER_MASK[::-1].copy(),
+        },
+        (B, T, 2, 3),
+        mask="value_mask",
+        hides=("value", "key"),
     ),
     "block post": LayerCase(
         _block("post"), {"inputs": HIDDEN, "attention_mask": MASK}, (B, T, D), mask="attention_mask"
@@ -150,7 +164,7 @@ CASES = {
         (B, T, D),
     ),
     "embedding of tokens only": LayerCase(
-        _layer(TextEmbedding, V, D, 7, positions="none"), {"token_ids": TOKEN_IDS}, (B, T, D)
+        _layer(TextEmbedding, V, D, 7, positions="none", mask_zero=True), {"token_ids": TOKEN_IDS}, (B, T, D)
     ),
     **{
         f"overlap, {name}": LayerCase(

@@ -199,4 +199,4 @@ def test_heads_that_do_not_divide_the_hidden_size_are_rejected():
 
 def test_odd_heads_cannot_be_rotated():
     with pytest.raises(ValueError, match="even head size, got 3"):
-        MultiHeadAttention(2, head_dim=3, rotary=True)(QUERY)
+        MultiHeadAttention(2, key_dim=3, rotary=True)(QUERY)

@@ -1,5 +1,6 @@
 """Pooling against NumPy, row by row."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -27,6 +28,16 @@ def test_equals_numpy(mode, dtype):
     pooled = to_numpy(Pooling(mode)(INPUTS, padding_mask=MASK.astype(dtype)))
     expected = [_expected(mode, row, mask) for row, mask in zip(INPUTS.astype(np.float64), MASK, strict=True)]
     np.testing.assert_allclose(pooled, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_mask_of_keras_is_the_padding_mask_and_without_one_all_positions_are_real(mode):
+    masked = keras.layers.Masking()(INPUTS * MASK[..., None])
+    expected = to_numpy(Pooling(mode)(INPUTS, padding_mask=MASK))
+    np.testing.assert_array_equal(to_numpy(Pooling(mode)(masked)), expected)
+    all_real = to_numpy(Pooling(mode)(INPUTS, padding_mask=np.ones_like(MASK)))
+    np.testing.assert_array_equal(to_numpy(Pooling(mode)(INPUTS)), all_real)
+    assert (all_real != expected).any()
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
