@@ -1,5 +1,6 @@
 """The configuration of an encoder."""
 
+import collections
 import dataclasses
 import typing
 from typing import Literal
@@ -113,6 +114,23 @@ class EncoderConfig:
     def head_size(self) -> int:
         """Size of one head."""
         return self.head_dim or self.hidden_dim // self.num_heads
+
+    @property
+    def least_weights(self) -> int:
+        """A lower bound of the number of weights of an encoder with at least one block, computed in no time."""
+        if not self.num_layers:
+            return 0
+        width = self.hidden_dim
+        sizes = collections.Counter(
+            self.layer_sizes or {(self.num_heads, self.intermediate_dim): self.num_layers}
+        )
+        blocks = sum(
+            count * width * (4 * heads * self.head_size + 2 * inner)
+            for (heads, inner), count in sizes.items()
+        )
+        positions = self.max_length * width if self.positions == "learned" else 0
+        ngrams = self.ngram_buckets * self.ngram_dim * len(self.ngram_orders)
+        return self.vocabulary_size * width + blocks + positions + ngrams
 
     def layer_size(self, index: int) -> tuple[int, int]:
         """Heads and inner size of a block."""

@@ -38,6 +38,7 @@ from kmha.inference.batching import (
     TEXTS,
     TextRow,
     check_process,
+    check_texts,
     chunks,
     encode_texts,
     graph_function,
@@ -341,8 +342,7 @@ class Bundle:
         """
         if not self._gives_probabilities:
             raise InputError(f"expected a classifier or a matcher, got {MODEL_NAMES[self.task]}")
-        if isinstance(texts, str | bytes):
-            raise InputError("texts must be a list of strings, got one string")
+        check_texts(texts)
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
         result = np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
         if not np.isfinite(result).all():
@@ -399,6 +399,7 @@ class Bundle:
             {"abstained": whether the prediction is unreliable}. A sentence: see
             `kmha.inference.tagger.sentence_prediction`. A text with [MASK]: see `kmha.inference.mask_filler`.
         """
+        check_texts(texts)
         if self.tagger is not None:
             return self.tagger.predict(texts, self.labels, number)
         if self.filler is not None:

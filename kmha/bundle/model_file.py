@@ -116,23 +116,9 @@ def _check_sizes(config: Any, num_values: int, num_weights: int) -> None:
         if not isinstance(values, dict):
             continue
         encoder = EncoderConfig(**values)
-        needed = _least_values(encoder)
+        needed = encoder.least_weights
         if needed > num_values or encoder.num_layers > num_weights:
             raise InputError(f"got an encoder of {needed:,} numbers or more, and {num_values:,} numbers")
-
-
-def _least_values(config: EncoderConfig) -> int:
-    """A lower bound of the number of weights of an encoder with at least one block."""
-    if not config.num_layers:
-        return 0
-    width, heads = config.hidden_dim, config.head_size
-    sizes = collections.Counter(
-        config.layer_sizes or {(config.num_heads, config.intermediate_dim): config.num_layers}
-    )
-    blocks = sum(count * width * (4 * number * heads + 2 * inner) for (number, inner), count in sizes.items())
-    positions = config.max_length * width if config.positions == "learned" else 0
-    ngrams = config.ngram_buckets * config.ngram_dim * len(config.ngram_orders)
-    return config.vocabulary_size * width + blocks + positions + ngrams
 
 
 def _check_weights(model: Any, weights: h5py.File) -> None:

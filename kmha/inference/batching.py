@@ -28,6 +28,13 @@ def _process() -> int:
     return os.getpid()
 
 
+def check_texts(texts: Any) -> None:
+    """Raises InputError unless the texts are a sequence, such as a list; a string is one text."""
+    if isinstance(texts, str | bytes) or not hasattr(texts, "__len__"):
+        given = "one string" if isinstance(texts, str | bytes) else type(texts).__name__
+        raise InputError(f"texts must be a list of strings, got {given}")
+
+
 def check_process() -> None:
     """Raises InputError in a forked child of a process that used a model: TensorFlow's threads do not exist there."""
     if _process() != os.getpid():

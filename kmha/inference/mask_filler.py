@@ -7,9 +7,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
-from kmha.inference.batching import BATCH_TOKENS, CHUNK_ROWS, TEXTS, chunks, encode_texts, graph_function
+from kmha.inference.batching import (
+    BATCH_TOKENS,
+    CHUNK_ROWS,
+    TEXTS,
+    check_texts,
+    chunks,
+    encode_texts,
+    graph_function,
+)
 from kmha.text.preprocessor import Preprocessor, long_text_preprocessor
 from kmha.text.vocabulary import MASK, SPECIAL_TOKENS
 
@@ -46,8 +53,7 @@ class MaskFiller:
 
         The `top` tokens (0: all) are best first. A text without [MASK] has an empty list and a "note".
         """
-        if isinstance(texts, str | bytes):
-            raise InputError("texts must be a list of strings, got one string")
+        check_texts(texts)
         encode_texts(texts, 0)
         sequences, masks = self._sequences(texts)
         top = min(top or len(self.tokens), int(self._ordinary.numpy().sum()))

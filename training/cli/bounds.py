@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import typing
-from pathlib import Path
 from typing import Annotated, Any
 
 from kmha.errors import InputError, shown
@@ -57,7 +56,7 @@ def check_ranges(config: Any, prefix: str = "--") -> None:
             continue
         if type(value) is int and abs(value) > LARGEST_INTEGER:
             raise InputError(f"{flag}: expected at most {LARGEST_INTEGER:,}, got {shown(value)}")
-        if isinstance(value, str | Path) and "\0" in str(value):
+        if "\0" in str(value):
             raise InputError(f"{flag}: expected text without null characters, got {shown(str(value))}")
         for allowed in getattr(hints[field.name], "__metadata__", ()):
             if isinstance(allowed, Range) and value is not None and not allowed.holds(value):

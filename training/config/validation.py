@@ -23,6 +23,7 @@ from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.config.config import DistillSection, FitConfig, given_task_section, task_section
 from training.config.defaults import encoder_config, resolve_config
+from training.runtime.memory_estimate import available_bytes, check_model_memory
 from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
 from training.tasks.protocol import Task
 from training.tasks.settings import BM25, NONE, TEXT
@@ -163,6 +164,9 @@ def check_settings(config: FitConfig) -> None:
         encoder = encoder_config(config, size, unknown_id=1)
     except InputError as error:
         raise InputError(_with_flags(str(error))) from None
+    # The weights alone, which may be on another device than the host later. The vocabulary may turn out to be small.
+    least = encoder if known is not None else dataclasses.replace(encoder, vocabulary_size=1)
+    check_model_memory([least], available_bytes(), copies=1)
     if config.encoder.linear and config.task != "tag" and size >= MAX_HASHED_ID:
         raise InputError(f"--text.vocabulary-size must be below {MAX_HASHED_ID} with n-grams, got {size}")
     if getattr(task_section(config), "form", None) == "joint" and encoder.positions == "rotary":

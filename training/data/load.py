@@ -1,7 +1,9 @@
 """Reads, checks and splits the data of a training run."""
 
+import collections
 import dataclasses
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,11 @@ def load_data(
     with unchanged(*(source.file for source in sources.values())):
         origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
         sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
+    train_set = sets["train"]
+    if task.masking is None and task.traits.num_texts == 1 and train_set.empty_texts == len(train_set):
+        raise InputError(
+            f"{train_set.place(0)}: expected texts, got white space alone in this and all other rows"
+        )
     task = task.resolve_from_data(sets)
     few = has_few_labels(config, task, sets)
     if few:
@@ -219,6 +226,13 @@ def _check_validation(summary: DataSummary, origin: str) -> None:
         raise InputError(f"--data.validation: expected labels of the training rows, got only {names}")
 
 
+def _labels_of_equal_text(labels: Sequence[str]) -> list[str]:
+    """The labels, in ASCII, that are equal to another one after Unicode normalization."""
+    forms = [unicodedata.normalize("NFC", label) for label in labels]
+    counts = collections.Counter(forms)
+    return [ascii(label) for label, form in zip(labels, forms, strict=True) if counts[form] > 1]
+
+
 def describe(data: Data) -> list[str]:
     """Summary lines: sizes, dropped rows and possible problems."""
     s = data.summary
@@ -244,6 +258,8 @@ def describe(data: Data) -> list[str]:
             (len(data.texts.examples) - len(data.texts.rows), f"texts without labels dropped: {why}")
         )
     lines += [f"{count:,} {what}" for count, what in notes if count]
+    if alike := _labels_of_equal_text(data.labels):
+        lines.append(f"labels that differ only in their Unicode normal form: {format_names(alike)}")
     for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):
         if labels:
             names = format_names(f"{label} ({rows})" for label, rows in labels.items())

@@ -39,7 +39,12 @@ from training.linear.fit import MAX_LABELS, ResidualLoss, out_of_fold_logits
 from training.runs.checkpoint_folder import valid_checkpoints
 from training.runs.run_folder import CHECKPOINT, RUN_LOG, RunContext
 from training.runtime.cpu_sharding import can_shard, num_shards
-from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
+from training.runtime.memory_estimate import (
+    available_bytes,
+    check_memory,
+    check_model_memory,
+    encoder_configs,
+)
 from training.runtime.mixed_precision import LossScale
 from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.protocol import Task
@@ -274,6 +279,8 @@ def build_initial_model(
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))
         for name, part in parts.items()
     }
+    if not tf.config.list_logical_devices("GPU"):
+        check_model_memory(list(encoders.values()), available_bytes())
     model = task.build_model(encoders, labels, linear)
     if linear is not None:
         linear.assign(model.linear)

@@ -134,13 +134,22 @@ def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray,
     return np.array(ids, np.int32), np.array([len(tags) for tags in sentences], np.int64)
 
 
+# Logits that are converted to float64 at once.
+_VALUES_AT_ONCE = 2_000_000
+
+
 def fit_temperature(logits: np.ndarray, true_ids: np.ndarray, least: int = MIN_ROWS) -> Calibration | None:
     """The temperature for exclusive labels, ids int [R], and logits float [R, C]; None as in `fit_calibration`."""
-    logits = np.asarray(logits, np.float64)
     if len(logits) < least:
         return None
-    picked = logits[np.arange(len(logits)), true_ids]
-    return minimize_loss(lambda scale: float((logsumexp(logits * scale, axis=1) - picked * scale).sum()))
+    picked = logits[np.arange(len(logits)), true_ids].astype(np.float64)
+    blocks = np.array_split(logits, -(-logits.size // _VALUES_AT_ONCE))
+
+    def loss(scale: float) -> float:
+        sums = [logsumexp(np.asarray(block, np.float64) * scale, axis=1) for block in blocks]
+        return float((np.concatenate(sums) - picked * scale).sum())
+
+    return minimize_loss(loss)
 
 
 def minimize_loss(loss) -> Calibration | None:

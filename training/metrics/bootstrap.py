@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.metrics.confusion import f1, indicator_counts, mean_over, micro_f1, occurring
+from training.metrics.confusion import LabelCounts, f1, indicator_counts, mean_over, micro_f1, occurring
 
 # Limits of the weights in memory: 100 resamples and 16 MB.
 _RESAMPLES_AT_ONCE = 100
@@ -96,15 +96,23 @@ def single_label_resampled(true_ids: np.ndarray, predicted_ids: np.ndarray) -> R
 
     The macro average of a resample runs over the labels that are true or predicted in it.
     """
+    from scipy.sparse import csr_array
+
     rows = np.stack([np.asarray(true_ids, np.int64), np.asarray(predicted_ids, np.int64)], axis=1)
 
     def statistics(pairs: np.ndarray) -> Statistics:
         columns = np.unique(pairs)
-        true, predicted = (pairs[:, side, None] == columns for side in (0, 1))  # [U, C]
         right = pairs[:, 0] == pairs[:, 1]
+        # One nonzero number a row, [U, C].
+        groups, places = np.arange(len(pairs)), np.searchsorted(columns, pairs)
+        shape = len(pairs), len(columns)
+        true, predicted, hits = (
+            csr_array((values, (groups, places[:, side])), shape)
+            for values, side in ((np.ones(len(pairs)), 0), (np.ones(len(pairs)), 1), (right.astype(float), 0))
+        )
 
         def scores(weights: np.ndarray) -> dict[str, np.ndarray]:
-            counts = indicator_counts(true, predicted, weights)
+            counts = LabelCounts(weights @ hits, weights @ predicted, weights @ true)
             macro_f1 = mean_over(f1(counts), occurring(counts))
             return {"accuracy": weights @ right / weights.sum(axis=1), "macro_f1": macro_f1}
 

@@ -18,8 +18,8 @@ from kmha.errors import InputError, format_names
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
+    id_counts,
     indicator_counts,
-    matrix_counts,
     mean_over,
     micro_f1,
     occurring,
@@ -28,6 +28,8 @@ from training.metrics.confusion import (
 )
 
 CALIBRATION_BINS = 15
+# Of a confusion matrix, which grows with the square of their number.
+MOST_MATRIX_LABELS = 1_000
 _SMALLEST_PROBABILITY = 1e-7  # keeps the loss finite if a probability underflows to 0
 
 
@@ -85,7 +87,7 @@ def single_label_prediction_scores(
     Returns:
         rows, accuracy, macro_f1, micro_f1, weighted_f1; precision and recall (macro), or precision, recall and f1 of
         the positive label with its name as `positive`; per_class {label: precision, recall, f1, support};
-        confusion_matrix (rows are true labels, in the order of `labels`).
+        confusion_matrix (rows are true labels, in the order of `labels`; absent with more than 1,000 labels).
 
     Raises:
         InputError: `positive` is not a label.
@@ -100,8 +102,7 @@ def single_label_prediction_scores(
     known = list(labels[: len(labels) if num_classes is None else num_classes])
     if positive is None and len(known) == 2:
         positive = max(known)
-    matrix = confusion_matrix(true_ids, predicted_ids, len(labels))
-    counts = matrix_counts(matrix)
+    counts = id_counts(true_ids, predicted_ids, len(labels))
     scores = _count_scores(counts, labels, occurring(counts), len(true_ids))
     scores["accuracy"] = _mean(true_ids == predicted_ids)
     if positive is not None:
@@ -110,7 +111,8 @@ def single_label_prediction_scores(
         scores["positive"] = positive
         for name in ("f1", "precision", "recall"):
             scores[name] = scores["per_class"][positive][name] if len(true_ids) else None
-    scores["confusion_matrix"] = matrix.tolist()
+    if len(labels) <= MOST_MATRIX_LABELS:
+        scores["confusion_matrix"] = confusion_matrix(true_ids, predicted_ids, len(labels)).tolist()
     return scores
 
 

@@ -20,6 +20,17 @@ def confusion_matrix(true_ids: np.ndarray, predicted_ids: np.ndarray, num_labels
     return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
 
 
+def id_counts(true_ids: np.ndarray, predicted_ids: np.ndarray, num_labels: int) -> LabelCounts:
+    """The label counts of rows with one label each, ids int64 [R], without a matrix."""
+    hits = true_ids[true_ids == predicted_ids]
+    return LabelCounts(
+        *(
+            np.bincount(ids, minlength=num_labels).astype(np.float64)
+            for ids in (hits, predicted_ids, true_ids)
+        )
+    )
+
+
 def matrix_counts(matrix: np.ndarray) -> LabelCounts:
     """The label counts of a confusion matrix [C, C] (rows are true labels)."""
     matrix = np.asarray(matrix, np.float64)

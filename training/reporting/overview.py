@@ -228,6 +228,11 @@ def label_blocks(report_data: ReportData) -> Iterator[Block]:
         found = multi_label_rows(report_data, report_data.evaluated)
         yield _label_table(names, indicator_counts(found.true, found.predicted), "label")
         return
+    if "confusion_matrix" not in report_data.scores:
+        yield Note(
+            f"metrics.json has the scores of {len(names):,} labels, which are too many for a table here."
+        )
+        return
     matrix, of_matrix = confusion_matrix(report_data)
     task: Any = report_data.task
     kind = "label" if report_data.kind != TAG else "tag" if task.given_scheme == "none" else "type"

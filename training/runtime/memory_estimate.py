@@ -7,8 +7,6 @@ from typing import Any
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.layers.attention_parts import uses_blocks
-from kmha.layers.long_attention import LARGEST_BLOCK, SMALLEST_BLOCK
 
 # Numbers of float32 values, fitted to measured steps (docs/how-to/long-texts.md).
 PER_HIDDEN, PER_INTERMEDIATE = 13, 3.5  # per token and block, times hidden_dim and intermediate_dim
@@ -18,8 +16,8 @@ PAIR_VALUES, PAIR_DROPOUT_VALUES, PAIR_WORKSPACE = 1, 2, 3
 BLOCKWISE_WORKSPACE = 16  # per head and pair of tokens of one block of queries and one block of keys
 WEIGHT_COPIES = 6  # weights, gradients, two moments, moving average, best weights
 # Bytes of an evaluated row and label: logits, probabilities, their copies in float64 and ranks. Of a training row and
-# label: the matrix of targets and a copy. Of each pair of labels: the confusion matrix, and the same as a list.
-SCORE_BYTES, TARGET_BYTES, CONFUSION_BYTES = 40, 8, 32
+# label: the matrix of targets and a copy.
+SCORE_BYTES, TARGET_BYTES = 40, 8
 _FLOAT_BYTES = 4
 BASE_BYTES = 100 * 2**20  # threads and graphs of any model
 
@@ -37,6 +35,9 @@ def encoder_configs(model: Any) -> list[EncoderConfig]:
 
 def _batch_values(config: EncoderConfig, rows: int, tokens: int) -> float:
     """Number of float32 values of a batch."""
+    from kmha.layers.attention_parts import uses_blocks
+    from kmha.layers.long_attention import LARGEST_BLOCK, SMALLEST_BLOCK
+
     width = config.hidden_dim
     sizes = [config.layer_size(index) for index in range(config.num_layers)]
     per_token = PER_EMBEDDING * width + sum(
@@ -87,11 +88,25 @@ def check_label_memory(
         available: Free memory in bytes; None if unknown.
     """
     needed = SCORE_BYTES * evaluated * labels
-    needed += TARGET_BYTES * train * labels if multi_label else CONFUSION_BYTES * labels**2
+    needed += TARGET_BYTES * train * labels if multi_label else 0
     if available is not None and needed > available:
         raise InputError(
             f"--data.train: expected labels whose scores fit into {available:,} bytes of free memory, got"
             f" {labels:,} labels for {train:,} training rows, which take about {needed:,} bytes; merge rare labels"
+        )
+
+
+def check_model_memory(
+    configs: Sequence[EncoderConfig], available: int | None, copies: int = WEIGHT_COPIES
+) -> None:
+    """Raises InputError if so many copies of the encoders' weights do not fit; before the model is built."""
+    weights = sum(config.least_weights for config in configs)
+    needed = _FLOAT_BYTES * copies * weights
+    if available is not None and needed > available:
+        raise InputError(
+            f"--encoder: expected a model that fits into {available:,} bytes of free memory, got one of at least"
+            f" {weights:,} weights, which take {needed:,} bytes; smaller ones: --encoder.hidden-dim,"
+            " --encoder.num-layers, --text.max-length, --text.vocabulary-size"
         )
 
 

@@ -9,7 +9,17 @@ import pytest
 from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from tests.bundles import EDGE_CASES, ONE, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.bundles import (
+    EDGE_CASES,
+    ONE,
+    SEVERAL,
+    TEXTS,
+    make_bundle,
+    masked_bundle,
+    one_label_bundle,
+    several_label_bundle,
+    tagger_bundle,
+)
 from tests.command_runs import ROOT, clean_environment
 
 FORBIDDEN_TRAINING = """
@@ -274,3 +284,10 @@ def test_a_forked_child_is_an_error_and_does_not_wait_forever(tmp_path):
     assert [lines[0], lines[1], lines[4]] == [label] * 3, result.stderr
     for line in lines[2:4]:
         assert "got a fork of process" in line and 'multiprocessing.get_context("spawn")' in line
+
+
+def test_no_texts_are_one_clear_error():
+    for bundle in (one_label_bundle(), masked_bundle(), tagger_bundle()):
+        for texts, given in ((None, "NoneType"), (5, "int"), ("ab", "one string"), (iter("ab"), "str_")):
+            with pytest.raises(InputError, match=f"texts must be a list of strings, got {given}"):
+                bundle.predict(texts)

@@ -102,6 +102,15 @@ def test_what_was_met_is_told(tmp_path):
     ]
 
 
+def test_labels_of_two_normal_forms_are_named(tmp_path):
+    rows = [
+        (text, label.replace("food", "cafe\u0301").replace("money", "caf\xe9"))
+        for text, label in news_rows(30, 0)
+    ]
+    told = describe(load(tmp_path, train=write_csv(tmp_path / "a.csv", rows)))
+    assert "labels that differ only in their Unicode normal form: 'cafe\\u0301', 'caf\\xe9'" in told
+
+
 def test_many_unknown_labels_are_counted(tmp_path):
     train = write_csv(tmp_path / "a.csv", news_rows(30, seed=0))
     test = write_csv(tmp_path / "b.csv", [(f"text {row}", f"{row:03} {'long' * 99}") for row in range(500)])

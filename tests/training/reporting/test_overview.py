@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from training.reporting.overview import class_intervals, wilson_interval
+from training.reporting.overview import class_intervals, label_blocks, wilson_interval
 
 Z = 1.959963984540054
 
@@ -34,3 +37,10 @@ def test_f1_intervals_have_their_nominal_coverage():
         low, high = class_intervals(both, both + predicted, both + actual)["f1"]
         covered += low <= expected <= high
     assert 0.91 <= covered / 200 <= 0.99
+
+
+def test_scores_without_a_confusion_matrix_are_a_note():
+    scores = {"per_class": dict.fromkeys(map(str, range(1_001)), {"f1": 0.5})}
+    data: Any = SimpleNamespace(scores=scores, is_multi_label=False, target=None, kind="classify")
+    (note,) = label_blocks(data)
+    assert "1,001 labels" in str(note)

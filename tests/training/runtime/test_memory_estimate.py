@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,12 @@ from kmha.errors import InputError
 from kmha.layers.attention_parts import LONG_FROM
 from tests.command_runs import ROOT
 from tests.training.memory_worker import SHAPE
+from training.evaluation.model_calibration import fit_temperature
+from training.metrics.bootstrap import single_label_resampled
+from training.metrics.classification import single_label_scores
 from training.runtime.memory_estimate import (
     BASE_BYTES,
+    SCORE_BYTES,
     available_bytes,
     check_label_memory,
     check_memory,
@@ -93,7 +98,8 @@ def test_every_encoder_of_a_model_counts():
         (5_000, False, 90_000, 10_000, True),
         (5_000, True, 90_000, 5_000, False),
         (1_000, True, 90_000, 10_000, True),
-        (15_000, False, 40_500, 4_500, False),
+        (15_000, False, 40_500, 4_500, True),
+        (15_000, False, 90_000, 10_000, False),
         (50_000, False, 90_000, 10_000, False),
     ],
 )
@@ -104,3 +110,20 @@ def test_labels_whose_scores_do_not_fit_are_refused(labels, multi_label, train, 
     else:
         with pytest.raises(InputError, match=f"got {labels:,} labels for {train:,} training rows"):
             check_label_memory(labels, multi_label, train, evaluated, 4 * 10**9)
+
+
+def test_scores_of_many_labels_take_less_than_estimated():
+    rows, labels = 3_000, 2_000
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(rows, labels)).astype(np.float32)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    true = random.integers(0, labels, rows)
+    tracemalloc.start()
+    try:
+        fit_temperature(logits, true)
+        scores = single_label_scores(true, probabilities, [str(label) for label in range(labels)])
+        single_label_resampled(true, probabilities.argmax(axis=1)).intervals()
+        assert tracemalloc.get_traced_memory()[1] < rows * labels * SCORE_BYTES
+    finally:
+        tracemalloc.stop()
+    assert "confusion_matrix" not in scores and len(scores["per_class"]) == labels
