@@ -2,7 +2,7 @@
 # make test    environment, then the tests (about ten minutes on two cores); ARGS="tests/kmha -k pooling" for a few
 # make test-all  the tests and the second stage: layers on JAX, commands of the pages, worker processes, clients
 # make test-slow  tests that take minutes each
-# make soak    kills, full disks, damaged files and an hour's worth of steps; ARGS="-k kill" for some of them
+# make soak    kills, full disks, damaged files, an hour's worth of steps and of requests; ARGS="-k kill" for some
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
 # make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own

@@ -13,7 +13,7 @@ RUN, ROWS, ONNX = "earlier/run", "earlier/test.csv", "earlier/model.onnx"
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: apt-get install strace")
 @pytest.mark.parametrize(
     "command",
     [
