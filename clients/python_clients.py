@@ -162,7 +162,7 @@ def triton_binary_request(texts: Sequence[bytes], outputs: Sequence[str]) -> tup
     request = triton_request([""] * len(texts), outputs)
     del request["inputs"][0]["data"]
     request["inputs"][0]["parameters"] = {"binary_data_size": len(data)}
-    header = json.dumps(request).encode()
+    header = json.dumps(request, allow_nan=False).encode()
     return header + data, {"Inference-Header-Content-Length": str(len(header))}
 
 

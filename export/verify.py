@@ -77,7 +77,9 @@ def _verify(config: VerifyConfig) -> int:
     for line in table(reports, examiner.metric):
         logger.info(line)
     passed = all(report["passed"] for report in reports)
-    result = {"passed": passed, "rows": rows.real, rows.task.metric: examiner.metric, "artefacts": reports}
+    result = {"passed": passed, "rows": rows.real, "artefacts": reports}
+    if rows.task is not None:
+        result[rows.task.metric] = examiner.metric
     print(to_json(result))
     return 0 if passed else FAILED
 

@@ -30,7 +30,7 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
     path = model.with_suffix(TOKENIZER)
     try:
         values = read_json(path, f"the tokenizer of {model.name}")
-        return _TOKENIZERS.get(values.get("task"), Tokenizer)(values)
+        return _TOKENIZERS.get(str(values.get("task")), Tokenizer)(values)
     except InputError:
         raise
     # The values may be any.

@@ -80,8 +80,10 @@ class ColumnNames(list[str]):
         return super().index(name, *bounds) if place is None else place
 
     def _place(self, name: object) -> int | None:
-        if super().__contains__(name) or not isinstance(name, str):
-            return super().index(name) if super().__contains__(name) else None
+        if not isinstance(name, str):
+            return None
+        if super().__contains__(name):
+            return super().index(name)
         same = [place for place, each in enumerate(self) if _plain(each) == _plain(name)]
         return same[0] if len(same) == 1 else None
 

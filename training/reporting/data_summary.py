@@ -152,7 +152,7 @@ def rerun_command(
     # A pretrained encoder changes some defaults, so all of its settings are listed.
     defaults = defaults if config.encoder.pretrained else resolve_config(defaults)
     task = {} if config.task == FitConfig().task else {"task": config.task}
-    given = task | _non_defaults(settings(config), settings(defaults))
+    given: dict[str, Any] = task | _non_defaults(settings(config), settings(defaults))
     for section, values in (changes or {}).items():
         given[section] = given.get(section, {}) | values
     if in_memory:

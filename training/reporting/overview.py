@@ -209,7 +209,9 @@ def class_intervals(hits: int, predicted: int, actual: int) -> dict[str, list[fl
 def label_names(report_data: ReportData) -> list[str]:
     """The names of labels or span types in the order of the scores; empty if there are none."""
     names = list(report_data.scores.get("per_class") or report_data.scores.get("per_type") or ())
-    return names or (["0", "1"] if report_data.target == "binary" else [])
+    if not names and report_data.target == "binary":
+        return ["0", "1"]
+    return names
 
 
 def confusion_matrix(report_data: ReportData) -> tuple[np.ndarray, list[str]]:

@@ -290,4 +290,4 @@ def test_no_texts_are_one_clear_error():
     for bundle in (one_label_bundle(), masked_bundle(), tagger_bundle()):
         for texts, given in ((None, "NoneType"), (5, "int"), ("ab", "one string"), (iter("ab"), "str_")):
             with pytest.raises(InputError, match=f"texts must be a list of strings, got {given}"):
-                bundle.predict(texts)
+                bundle.predict(texts)  # pyright: ignore

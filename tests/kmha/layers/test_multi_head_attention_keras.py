@@ -100,7 +100,7 @@ def test_sizes_that_are_not_positive_integers_are_rejected(size):
         with pytest.raises(ValueError, match=f"{name} must be .*got {size}"):
             MultiHeadAttention(**{"num_heads": 4, "key_dim": 4, name: size})
     with pytest.raises(ValueError, match="num_heads must be .*got None"):
-        MultiHeadAttention(None)
+        MultiHeadAttention(None)  # pyright: ignore
     MultiHeadAttention(4, 4, value_dim=None)
 
 
