@@ -208,7 +208,7 @@ def class_intervals(hits: int, predicted: int, actual: int) -> dict[str, list[fl
 
 def label_names(report_data: ReportData) -> list[str]:
     """The names of labels or span types in the order of the scores; empty if there are none."""
-    names = list(report_data.scores.get("per_class") or report_data.scores.get("per_type") or ())
+    names: list[str] = list(report_data.scores.get("per_class") or report_data.scores.get("per_type") or ())
     if not names and report_data.target == "binary":
         return ["0", "1"]
     return names
