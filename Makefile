@@ -2,7 +2,7 @@
 # make test    environment, then the tests (about ten minutes on two cores); ARGS="tests/kmha -k pooling" for a few
 # make test-all  the tests and the second stage: layers on JAX, commands of the pages, worker processes, clients
 # make test-slow  tests that take minutes each
-# make soak    kills, full disks, damaged files, an hour's worth of steps and of requests; ARGS="-k kill" for some
+# make soak    kills, full disks, damaged and hostile files, an hour's worth of steps and of requests; ARGS="-k kill"
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
 # make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own
@@ -51,7 +51,7 @@ test-jax: $(VENV)/.ready-to-develop
 
 # One process: each case starts its own, and says what it has seen.
 soak: $(VENV)/.ready-to-develop
-	@$(PY) -m pytest tests/soak -m soak -v -s $(ARGS)
+	@$(PY) -m pytest tests/soak tests/test_hostile_files.py -m soak -v -s $(ARGS)
 
 beam: $(BEAM)/.ready
 

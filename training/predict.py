@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import sys
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,18 +237,15 @@ def _candidates(path: Path) -> list[bytes]:
 
 
 def _vectors(path: Path) -> Any:
-    import numpy as np
+    from numpy.lib.format import open_memmap
 
-    expected = f"--vectors {path}: expected a file that training.embed wrote"
     try:
-        with open_input(path) as file:
-            vectors = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        open_input(path).close()
+        # Mapped: a short file that declares a large array is an error, and nothing is allocated.
+        return open_memmap(path, mode="r")
+    except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{expected}, {reason}") from error
-    if not isinstance(vectors, np.ndarray):
-        raise InputError(f"{expected}, got an archive of several")
-    return vectors
+        raise InputError(f"--vectors {path}: expected a file that training.embed wrote, {reason}") from error
 
 
 def _rankings(bundle: Any, candidates: list[bytes], vectors: Any, top: int) -> Iterator[dict[str, Any]]:

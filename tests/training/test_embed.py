@@ -152,6 +152,9 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
     (tmp_path / "none.npy").write_bytes(b"nothing")
     np.save(tmp_path / "few.npy", np.zeros((2, 16), np.float32))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with open(tmp_path / "terabytes.npy", "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 1_000)}
+        np.lib.format.write_array_header_1_0(file, header)
     np.savez(tmp_path / "several.npz", np.zeros((9, 16), np.float32))
     rank = ["--rank", "texts.txt", "--vectors"]
     assert "got a matcher of the joint form" in refused(tmp_path, embed, "joint")
@@ -173,7 +176,15 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
     assert refused(tmp_path, predict, str(run), "--vectors", "few.npy").startswith(
         "--vectors: expected --rank"
     )
-    for name in ("none.npy", "empty.npy", "zip.npy", "objects.npy", "nowhere.npy", "several.npz"):
+    for name in (
+        "none.npy",
+        "empty.npy",
+        "zip.npy",
+        "objects.npy",
+        "nowhere.npy",
+        "several.npz",
+        "terabytes.npy",
+    ):
         message = refused(tmp_path, predict, str(run), *rank, name)
         assert message.startswith(f"--vectors {name}: expected a file that training.embed wrote, ")
     message = refused(tmp_path, predict, str(run), *rank, "few.npy")
