@@ -318,6 +318,7 @@ def test_lines_of_files_and_pipes_are_bounded():
 
 # Files that kmha has written itself, in a folder of its own, or that belong to the system or to a package.
 READS_OWN_FILES = {
+    "export.commands",
     "training.baselines.tagging",
     "training.comparison.folder",
     "training.data.sources",

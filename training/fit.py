@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kmha.version import package_version
 from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingDiverged, WorkerLost
 from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run
-from training.config.config import FitConfig
+from training.config.config import MAIN_FLAGS, FitConfig
 from training.io.disk import to_json
 from training.job.run import fit
 from training.runs.run_folder import can_resume, resolve_resume
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is not None and sys.stderr.isatty():
         # Reading large files and importing TensorFlow take several seconds.
         logger.info(f"kmha {package_version()}: reading settings and data")
-    return run(lambda: _fit(resolve_resume(parse(FitConfig, argv, "python -m training.fit"))))
+    return run(lambda: _fit(resolve_resume(parse(FitConfig, argv, "python -m training.fit", MAIN_FLAGS))))
 
 
 def _fit(config: FitConfig) -> int:

@@ -9,7 +9,6 @@ by a tab; with --rank FILE it ranks the lines of the file for each text on stdin
 import collections
 import io
 import json
-import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +28,6 @@ from training.io.examples import FormatFlags
 from training.io.prediction_table import add_prediction, check_output, read_records, write_records
 from training.io.tables import TEXT
 from training.tasks.match.rows import TEXT_A, TEXT_B
-
-logger = logging.getLogger("kmha")
 
 # Names with a delimiter and no blank between them, and no text.
 _HEADER = re.compile(r'(?!1[,;\t]2)"?[\w-]+"?([,;\t]"?[\w-]+"?)+')
@@ -127,7 +124,7 @@ def _predict(config: PredictConfig) -> int:
             if config.out.suffix != ".jsonl" and not config.top:
                 predictions = (_without_probabilities(each) for each in predictions)
             write_records(config.out, predictions, config.overwrite)
-            logger.info(f"{config.out}: written")
+            print(config.out)
             return 0
     elif candidates is not None:
         predictions = _rankings(bundle, candidates, vectors, config.top)

@@ -90,7 +90,7 @@ def test_a_table_gets_the_columns_of_the_predictions(news_run, tmp_path, suffix)
     out = tmp_path / f"out{suffix}"
     flags = ["--data.delimiter", ";", "--data.encoding", "cp1252", "--out", out]
     outcome = call(main, news_run.folder, "--data", tmp_path / "in.csv", *flags)
-    assert (outcome.status, outcome.out, outcome.err) == (0, "", f"{out}: written\n")
+    assert (outcome.status, outcome.out, outcome.err) == (0, f"{out}\n", "")
     rows = read_table(out)
     expected = Bundle.load(news_run.folder).predict(["soup brûlée", "", "ball goal"])
     assert [row["id"] for row in rows] == ["1", "2", "3"]

@@ -21,6 +21,7 @@ from kmha.errors import InputError, did_you_mean, printable, shown
 from kmha.input_files import read_input
 from training.cli.bounds import check_ranges
 from training.cli.exceptions import CheckpointWriteError, interruptible
+from training.cli.help import format_help
 
 Config = TypeVar("Config")
 
@@ -136,20 +137,30 @@ def full_disk(error: OSError) -> str:
     return FULL[error.errno] + (f", writing {error.filename}" if error.filename else "")
 
 
-def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -> Config:
+def parse(
+    config_type: type[Config], argv: Sequence[str] | None, program: str, short_help: Sequence[str] = ()
+) -> Config:
     """Parses settings; flags override the TOML file of --config, if there is that field, which overrides the defaults.
+
+    With `short_help`, --help shows only these flags and those of the task, and --help-all shows all.
 
     Raises:
         InputError: An unknown flag or key, a value of the wrong type or out of range, or an invalid file.
         SystemExit: Status 0 after --help.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help", "--help-all"} & set(argv):
+        task = _value(argv, "--task") or "classify"
+        shown = () if "--help-all" in argv or not short_help else (*short_help, f"--{task}.")
+        print(format_help(config_type, program, shown))
+        raise SystemExit(0)
     flags = _flag_names(config_type)
     for argument in argv:
         name = argument.split("=")[0]
         if name.startswith("--") and name.replace("_", "-") not in flags:
             raise InputError(f"unknown flag {name}{did_you_mean(name, flags)}")
-    path = _config_path(argv) if "--config" in flags else None
+    value = _value(argv, "--config") if "--config" in flags else None
+    path = None if value is None else Path(value)
     from_file = [] if path is None else toml_flags(path, config_type)
     config = _parse(config_type, from_file + argv, program)
     try:
@@ -197,18 +208,19 @@ def _reworded(message: str) -> str:
     return message
 
 
-def _config_path(argv: Sequence[str]) -> Path | None:
-    path = None
+def _value(argv: Sequence[str], flag: str) -> str | None:
+    """The last value of a flag; None without it."""
+    found = None
     for index, argument in enumerate(argv):
-        if argument == "--config" and index + 1 < len(argv):
-            path = argv[index + 1]
-        elif argument.startswith("--config="):
-            path = argument.split("=", 1)[1]
-    return None if path is None else Path(path)
+        if argument == flag and index + 1 < len(argv):
+            found = argv[index + 1]
+        elif argument.startswith(f"{flag}="):
+            found = argument.split("=", 1)[1]
+    return found
 
 
 def _flag_names(config_type: type, prefix: str = "") -> list[str]:
-    names = [] if prefix else ["--help"]
+    names = [] if prefix else ["--help", "--help-all"]
     for name, kind in typing.get_type_hints(config_type, include_extras=True).items():
         if dataclasses.is_dataclass(kind):
             names += _flag_names(kind, f"{prefix}{name}.")  # pyright: ignore

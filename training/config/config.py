@@ -22,6 +22,25 @@ from training.tasks.settings import (
 )
 
 BATCH_ROWS = 64
+# The settings that most runs need, which --help shows with those of the task.
+MAIN_FLAGS = (
+    "--config",
+    "--task",
+    "--out",
+    "--overwrite",
+    "--resume",
+    "--data.train",
+    "--data.validation",
+    "--data.test",
+    "--data.text-column",
+    "--data.label-column",
+    "--text.max-length",
+    "--encoder.pretrained",
+    "--encoder.size",
+    "--optimizer.learning-rate",
+    "--train.epochs",
+    "--train.seed",
+)
 # Maximum sequence length by default, and that of long documents.
 MAX_LENGTH, LONG_MAX_LENGTH = 256, 512
 

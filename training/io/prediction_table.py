@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError, require_package
+from kmha.input_files import parse_json
 from training.io.disk import atomic_write, open_lines
 from training.io.tables import (
     PARQUET,
@@ -37,7 +38,7 @@ def read_records(
             for number, line in enumerate(lines, start=1):
                 if not line.isspace():
                     values = parse_json_row(line, wanted, (), f"{path}:{number}")
-                    yield json.loads(line), [values[name] for name in wanted]
+                    yield parse_json(line, f"{path}:{number}"), [values[name] for name in wanted]
         return
     names = column_names(path, form)
     for name in wanted:
@@ -78,7 +79,9 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], overwrite: bool
         else:
             with open(partial, "w", encoding="utf-8", newline="") as file:
                 if suffix == ".jsonl":
-                    file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
+                    file.writelines(
+                        f"{json.dumps(record, ensure_ascii=False, allow_nan=False)}\n" for record in records
+                    )
                 else:
                     writer = csv.writer(
                         file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n"
@@ -94,7 +97,11 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], overwrite: bool
 def _cell(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return _SEPARATOR.join(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
+    return (
+        json.dumps(value, ensure_ascii=False, allow_nan=False)
+        if isinstance(value, list | dict | bool)
+        else value
+    )
 
 
 def _write_parquet(path: Path, records: Iterator[dict[str, Any]]) -> None:

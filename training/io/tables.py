@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kmha.errors import InputError, did_you_mean, format_names, require_package
+from kmha.input_files import open_input
 from training.io.conll import count_columns, read_sentences
 from training.io.disk import open_lines
 
@@ -193,7 +194,7 @@ def _open_arrow(path: Path) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             if path.suffix.lower() == PARQUET:
                 yield pyarrow.parquet.ParquetFile(file)
                 return

@@ -63,20 +63,20 @@ class ClassifySettings(TaskSettings):
     """Text classification: one label per text, or any number of labels."""
 
     multi_label: bool | None = None
-    """Whether a text may have several labels; None: if the label column is named labels."""
+    """Whether a text may have several labels; default: if the label column is named labels."""
     pooling: Literal["cls", "mean", "max"] = "mean"
     """How the token vectors are pooled to one vector."""
     dropout: Probability = 0.3
     """Dropout probability of the pooled vector."""
     label_smoothing: Annotated[float | None, Range(at_least=0, below=1)] = None
-    """Label smoothing; None: 0.1 for one label per text, 0 for several."""
+    """Label smoothing; default: 0.1 for one label per text, 0 for several."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: rows of rare labels have a higher weight in the loss."""
     window: Annotated[int, Range(at_least=0)] = 0
     """Tokens of a window, special tokens included. Texts up to --text.max-length are read in overlapping windows;
     0: no windows."""
     window_overlap: Annotated[int | None, Range(at_least=0)] = None
-    """Text tokens that neighboring windows share; None: a quarter of a window."""
+    """Text tokens that neighboring windows share; default: a quarter of a window."""
     window_pooling: Literal["mean", "max", "attention"] = "mean"
     """How the vectors of the windows are pooled; mean counts every token once."""
 
@@ -137,7 +137,7 @@ class MatchSettings(TaskSettings):
     """Kind of labels: binary (0 or 1), classes (names) or graded (numbers); auto: detected."""
     form: Literal["cross", "bi", "joint"] | None = None
     """cross: encodes each text, then cross-attention between both; bi: encodes each text, then the cosine; joint:
-    encodes both texts as one sequence; None: cross, with a pretrained encoder joint (few labels: see --fewshot)."""
+    encodes both texts as one sequence; default: cross, with a pretrained encoder joint (few labels: see --fewshot)."""
     granularities: tuple[Tokenization, ...] = ()
     """Tokenizations, each with an encoder of its own; default: the one of --text.tokenization."""
     rounds: Annotated[int, Range(at_least=1, at_most=4)] = 1
@@ -147,7 +147,7 @@ class MatchSettings(TaskSettings):
     symmetric: bool = False
     """Make the score independent of the order of the two texts."""
     overlap: bool | None = None
-    """Mark tokens that appear in both texts; None: on, except for the bi form and pretrained encoders."""
+    """Mark tokens that appear in both texts; default: on, except for the bi form and pretrained encoders."""
     share_weights: bool = True
     """Use one encoder for both texts."""
     dropout: Probability = 0.3
@@ -226,7 +226,7 @@ class TagSettings(TaskSettings):
     word_pooling: Literal["first", "mean"] = "first"
     """Vector of a word: that of its first token, or the mean of its tokens."""
     characters: bool | None = None
-    """Read the characters of each word; None: yes, unless words are single characters."""
+    """Read the characters of each word; default: yes, unless words are single characters."""
     character_dim: Annotated[int, Range(at_least=1)] = 64
     """Size of the character vector of a word."""
     context_width: Annotated[int, Range(at_least=0)] = 5
