@@ -140,8 +140,9 @@ def run_files(folder: Path) -> dict[str, bytes]:
         return content | {"config.json": archive.read("config.json")}
 
 
-def read_run(original: dict[str, bytes], name: str, content: bytes, folder: Path, command: str) -> Outcome:
-    """Runs a command on a run with another file, whose hash fits."""
+def read_run(original: dict[str, bytes], changed: tuple[str, bytes], folder: Path, command: str) -> Outcome:
+    """Runs a command on a run with a changed file, whose hash fits."""
+    name, content = changed
     for each, before in original.items():
         if each != "config.json":
             (folder / each).write_bytes(before)

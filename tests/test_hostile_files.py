@@ -41,7 +41,7 @@ def test_changed_rows(folder, data, name):
 
 @given(data=st.data())
 def test_changed_runs(folder, original, data):
-    check(read_run(original, *data.draw(changed_runs(original)), folder / "run", "predict"))
+    check(read_run(original, data.draw(changed_runs(original)), folder / "run", "predict"))
 
 
 @pytest.mark.soak
@@ -62,4 +62,4 @@ def test_500_changed_data_files(folder, data, name):
 @settings(max_examples=1_000)
 @given(data=st.data(), command=st.sampled_from(COMMANDS))
 def test_1000_changed_runs(folder, original, data, command):
-    check(read_run(original, *data.draw(changed_runs(original)), folder / "run", command))
+    check(read_run(original, data.draw(changed_runs(original)), folder / "run", command))

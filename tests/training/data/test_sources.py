@@ -273,3 +273,18 @@ def test_the_first_wrong_row_is_the_one_that_is_told(tmp_path, rows):
         blocks = read_blocks(path, ONE_TEXT.required)
         write_labelled_texts(blocks, str(path), task, ONE_TEXT, tmp_path / "b")
     assert messages == [str(caught.value)] * 2
+
+
+def test_a_table_that_grows_while_it_is_read_is_refused(tmp_path):
+    """As `training.evaluate` and `training.report` read it."""
+    path = write_csv(tmp_path / "a.csv", news_rows(9, seed=0))
+    source = file_source(path)
+
+    def growing(columns):
+        for block in read_blocks(path, columns):
+            with open(path, "a") as file:
+                file.write("more,food\n")
+            yield block
+
+    with pytest.raises(InputError, match="expected a file that stays as it is while it is read"):
+        read_examples(replace(source, blocks=growing), ClassifyTask(), COLUMNS, tmp_path / "rows")

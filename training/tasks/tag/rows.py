@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kmha.bundle.manifest import TAG
-from kmha.errors import InputError, format_names
+from kmha.errors import InputError, format_names, shorten
 from kmha.tags import Span, tags_of
 from training.io.examples import Columns, Example, ExampleSet
 from training.io.tables import Row
@@ -124,7 +124,7 @@ def _span(item: str, place: str, columns: Columns) -> _Given:
         given = json.loads(item)
     except (ValueError, RecursionError):
         given = None
-    item = item if len(item) <= _SHOWN_CHARS else item[:_SHOWN_CHARS] + "…"
+    item = shorten(item, _SHOWN_CHARS)
     if isinstance(given, dict):
         given = [given.get("start"), given.get("end"), given.get("label")]
     if not isinstance(given, list) or len(given) != 3:
