@@ -76,6 +76,7 @@ def _verify(config: VerifyConfig) -> int:
             write_result(path, {**reports[-1], "data": str(config.data)})
     for line in table(reports, examiner.metric):
         logger.info(line)
+    assert rows.task is not None
     passed = all(report["passed"] for report in reports)
     result = {"passed": passed, "rows": rows.real, "artefacts": reports}
     if rows.task is not None:

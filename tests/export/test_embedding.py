@@ -31,6 +31,7 @@ from tests.bundles import (
     tagger_bundle,
 )
 from tests.command_runs import call, refused, write_csv
+from tests.export.conftest import unbounded
 
 onnx = pytest.importorskip("onnx")
 
@@ -67,7 +68,8 @@ def test_a_tflite_file_has_vectors_on_request(lengths, tmp_path):
 @pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
 def test_vectors_of_quantized_weights_have_the_same_direction(quantize, tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
-    write_tflite(bundle, tmp_path / "m.tflite", [24], quantize, with_vectors=True)
+    with unbounded():
+        write_tflite(bundle, tmp_path / "m.tflite", [24], quantize, with_vectors=True)
     (found,) = read_tflite.read(tmp_path / "m.tflite").vectors(BYTES).values()
     expected = TextVectors(bundle)(ALL)
     assert 0.99 < (found * expected).sum(axis=1).min()
@@ -98,7 +100,8 @@ def test_bi_encoders_embed_each_side_separately(share, tmp_path):
 def test_an_onnx_file_has_vectors_and_probabilities(quantize, tmp_path):
     bundle = make_bundle(num_layers=2)
     for name, embed in (("plain", False), ("m", True)):
-        write_onnx(bundle, tmp_path / f"{name}.onnx", quantize, embed=embed)
+        with unbounded():
+            write_onnx(bundle, tmp_path / f"{name}.onnx", quantize, embed=embed)
     plain, found = (read_onnx.read(tmp_path / f"{name}.onnx") for name in ("plain", "m"))
     tolerance = 1e-5 if quantize == "none" else 0.2
     vectors = found.vectors(BYTES)

@@ -12,6 +12,7 @@ from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import make_tagger_bundle, tagger_bundle
 from tests.command_runs import run_script
+from tests.export.conftest import unbounded
 from tests.export.tagger_bundles import (
     KINDS,
     ROWS,
@@ -128,7 +129,8 @@ def test_the_metadata_describes_the_outputs(files):
 def test_quantized_files_predict_nearly_the_same_and_decode_exactly(tmp_path):
     bundle = make_tagger_bundle(many_tags(), characters=True)
     path = tmp_path / "m.onnx"
-    assert 1e-6 < write_onnx(bundle, path, quantize="dynamic")["max_difference"] < 0.2
+    with unbounded():
+        assert 1e-6 < write_onnx(bundle, path, quantize="dynamic")["max_difference"] < 0.2
     predictor = read(path)
     assert predictor.facts()["quantization"] == "dynamic"
     found, expected = predictor.probabilities(ROWS), predictions_for(bundle, ROWS)

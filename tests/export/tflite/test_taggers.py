@@ -15,6 +15,7 @@ from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, run_script
+from tests.export.conftest import unbounded
 from tests.export.tagger_bundles import (
     KINDS,
     ROWS,
@@ -138,12 +139,13 @@ def test_the_predictor_reports_its_ids_of_sentences(files, kind):
 
 @pytest.mark.second
 @pytest.mark.parametrize(
-    ("quantize", "tolerance", "labels"), [("float16", 0.01, BIO), ("dynamic", 0.15, many_tags())]
+    ("quantize", "tolerance", "labels"), [("float16", 0.01, BIO), ("dynamic", 0.2, many_tags())]
 )
 def test_quantized_files_predict_nearly_the_same_and_decode_exactly(quantize, tolerance, labels, tmp_path):
     bundle = make_tagger_bundle(labels, characters=True)
     path = tmp_path / "m.tflite"
-    assert write_tflite(bundle, path, [24], quantize)["max_difference"] < tolerance
+    with unbounded():
+        assert write_tflite(bundle, path, [24], quantize)["max_difference"] < tolerance
     assert read(path).facts()["quantization"] == quantize
     found, expected = load_tflite(path)(ROWS), predictions_for(bundle, ROWS)
     assert 0 < np.abs(found - expected)[:, :-2].max() < tolerance
