@@ -21,7 +21,12 @@ logger = logging.getLogger("kmha")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    if sys.stderr is not None and sys.stderr.isatty():
+    words = sys.argv[1:] if argv is None else argv
+    if (
+        sys.stderr is not None
+        and sys.stderr.isatty()
+        and not any(word.startswith("--help") for word in words)
+    ):
         # Reading large files and importing TensorFlow take several seconds.
         logger.info(f"kmha {package_version()}: reading settings and data")
     return run(lambda: _fit(resolve_resume(parse(FitConfig, argv, "python -m training.fit", MAIN_FLAGS))))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -44,6 +45,10 @@ def shown(path) -> dict:
     return json.loads(found[0])
 
 
+def joined(tokens: Iterable[str]) -> str:
+    return "".join(tokens).replace("##", "")
+
+
 @pytest.mark.parametrize("kind", ["one", "several"])
 def test_a_classifier_is_explained(runs, tmp_path, kind):
     folder, bundles = runs
@@ -59,7 +64,9 @@ def test_a_classifier_is_explained(runs, tmp_path, kind):
     data = shown(tmp_path / "page.html")
     (row,) = data["sequences"]
     ids = bundle.preprocessor([A])["token_ids"][0].numpy()
-    assert row["tokens"] == [bundle.preprocessor.vocabulary.tokens[each] for each in ids]
+    assert joined(row["tokens"]) == joined(bundle.preprocessor.vocabulary.tokens[each] for each in ids)
+    # The pieces of "isn't" are one word.
+    assert row["words"] == [-1, *range(7), -1] and row["tokens"][5] == "isn't"
     np.testing.assert_allclose(sum(row["rollout"]), 1, atol=1e-6)
     assert data["where"] == kind
 
@@ -194,7 +201,7 @@ def test_each_window_has_its_own_sequence(tmp_path):
     assert len(places) > 1
     for index, (row, window) in enumerate(zip(data["sequences"], places, strict=True)):
         assert row["name"] == f"Window {index + 1} of {len(places)}"
-        assert row["tokens"] == [tokens[place] for place in window]
+        assert joined(row["tokens"]) == joined(tokens[place] for place in window)
         np.testing.assert_allclose(sum(row["rollout"]), shares[index], atol=1e-6)
     assert [each["rows"] for each in data["maps"]] == list(range(len(places)))
     # A word of several windows is listed once, with the sum of its scores.

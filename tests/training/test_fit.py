@@ -33,7 +33,8 @@ FILES = [
 
 def without_clock(metrics: dict) -> dict:
     """Metrics but for what depends on how busy the machine was."""
-    kept = {name: value for name, value in metrics.items() if name not in ("seconds", "history", "cost")}
+    apart = ("seconds", "history", "cost", "next")  # the next commands name the run folder
+    kept = {name: value for name, value in metrics.items() if name not in apart}
     timed = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
     kept["history"] = [
         {name: value for name, value in epoch.items() if name not in timed} for epoch in metrics["history"]

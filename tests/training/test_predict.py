@@ -1,5 +1,4 @@
 import csv
-import datetime
 import json
 import math
 import subprocess
@@ -178,17 +177,3 @@ def test_flags_that_do_not_go_together(news_run, tmp_path, monkeypatch, flags, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.csv").write_text("text\nx\n")
     assert refused(tmp_path, main, str(news_run.folder), *flags).startswith(message)
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_parquet_table_keeps_its_other_values(news_run, tmp_path, suffix):
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    day = datetime.date(2020, 1, 2)
-    table = pyarrow.table({"Text": ["soup", "goal"], "size": [1.5, None], "day": [day, None]})
-    parquet.write_table(table, tmp_path / "in.parquet")
-    out = tmp_path / f"out{suffix}"
-    assert call(main, news_run.folder, "--data", tmp_path / "in.parquet", "--out", out).status == 0
-    rows = read_table(out)
-    expected = {".csv": ("1.5", "2020-01-02"), ".jsonl": (1.5, "2020-01-02"), ".parquet": (1.5, day)}
-    assert (rows[0]["size"], rows[0]["day"]) == expected[suffix]
-    assert rows[1]["label"] == Bundle.load(news_run.folder).predict(["goal"])[0]["label"]

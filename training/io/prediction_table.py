@@ -13,14 +13,11 @@ from training.io.disk import atomic_write, open_lines
 from training.io.tables import (
     PARQUET,
     TableFormat,
-    arrow_records,
     column_names,
-    is_arrow,
     is_jsonl,
     parse_json_row,
     raise_missing,
     read_rows,
-    values_as_text,
 )
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", PARQUET)
@@ -48,12 +45,6 @@ def read_records(
         if name not in names:
             raise_missing(str(path), name, names)
     places = [names[names.index(name)] for name in wanted]
-    if is_arrow(path):
-        for number, record in enumerate(itertools.chain.from_iterable(arrow_records(path)), start=1):
-            given = {name: record[place] for name, place in zip(wanted, places, strict=True)}
-            values = values_as_text(given, wanted, f"{path}:{number}")
-            yield record, [values[name] for name in wanted]
-        return
     for row in read_rows(path, list(dict.fromkeys(names)), form=form):
         yield dict(row.values), [row.values[name] for name in places]
 
@@ -89,8 +80,7 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], overwrite: bool
             with open(partial, "w", encoding="utf-8", newline="") as file:
                 if suffix == ".jsonl":
                     file.writelines(
-                        f"{json.dumps(record, ensure_ascii=False, allow_nan=False, default=str)}\n"
-                        for record in records
+                        f"{json.dumps(record, ensure_ascii=False, allow_nan=False)}\n" for record in records
                     )
                 else:
                     writer = csv.writer(
@@ -108,7 +98,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return _SEPARATOR.join(value)
     return (
-        json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+        json.dumps(value, ensure_ascii=False, allow_nan=False)
         if isinstance(value, list | dict | bool)
         else value
     )

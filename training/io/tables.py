@@ -226,38 +226,32 @@ def _arrow_batches(reader: Any, most: int) -> Iterator[Any]:
             yield batch.slice(first, most)
 
 
-def arrow_records(path: Path, wanted: Sequence[str] = ()) -> Iterator[list[dict[str, Any]]]:
-    """Streams blocks of rows of a Parquet or Arrow file as Python values; only the wanted columns, if there are any."""
-    found = False
+def arrow_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
+    """Streams the rows of a Parquet or Arrow file; arguments and errors are those of `csv_blocks`."""
+    first = 1
     with _open_arrow(path) as reader:
+        names = _arrow_names(reader)
+        for name in required:
+            if name not in names:
+                raise_missing(str(path), name, names)
+        places = {name: names[names.index(name)] for name in (*required, *optional) if name in names}
         for batch in _arrow_batches(reader, MOST_ROWS):
-            rows = (batch.select(list(wanted)) if wanted else batch).to_pylist()
-            found |= bool(rows)
-            yield rows
-    if not found:
+            rows = []
+            for number, record in enumerate(
+                batch.select(list(dict.fromkeys(places.values()))).to_pylist(), first
+            ):
+                values = {name: record[place] for name, place in places.items()}
+                rows.append(_values_as_text(values, list(places), f"{path}:{number}"))
+            if rows:
+                yield Block(
+                    {name: [row[name] for row in rows] for name in places}, range(first, first + len(rows))
+                )
+            first += len(rows)
+    if first == 1:
         raise InputError(f"{path}: expected rows, got none")
 
 
-def arrow_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
-    """Streams the rows of a Parquet or Arrow file; arguments and errors are those of `csv_blocks`."""
-    names, first = column_names(path), 1
-    for name in required:
-        if name not in names:
-            raise_missing(str(path), name, names)
-    places = {name: names[names.index(name)] for name in (*required, *optional) if name in names}
-    for records in arrow_records(path, list(dict.fromkeys(places.values()))):
-        rows = []
-        for number, record in enumerate(records, first):
-            values = {name: record[place] for name, place in places.items()}
-            rows.append(values_as_text(values, list(places), f"{path}:{number}"))
-        if rows:
-            yield Block(
-                {name: [row[name] for row in rows] for name in places}, range(first, first + len(rows))
-            )
-        first += len(rows)
-
-
-def values_as_text(values: dict[str, Any], names: Sequence[str], place: str) -> dict[str, str | list[str]]:
+def _values_as_text(values: dict[str, Any], names: Sequence[str], place: str) -> dict[str, str | list[str]]:
     """Values of Python as those of a JSONL file."""
     try:
         return parse_json_row(json.dumps(values, ensure_ascii=False, allow_nan=False), names, (), place)
@@ -473,7 +467,7 @@ def read_blocks(
     delimiter = _DELIMITERS.get(_format_suffix(path))
     if delimiter is not None:
         return csv_blocks(path, form.character or delimiter, required, optional, form.encoding)
-    if is_arrow(path):
+    if _format_suffix(path) in _ARROW_SUFFIXES:
         return arrow_blocks(path, required, optional)
     return json_blocks(path, required, optional, form.encoding)
 
@@ -500,11 +494,6 @@ def column_names(path: Path, form: TableFormat = DEFAULT_FORMAT) -> list[str]:
 def is_jsonl(path: Path) -> bool:
     """Whether each line of the file is a JSON object; raises InputError for an unknown suffix."""
     return _format_suffix(path) in _JSON_SUFFIXES
-
-
-def is_arrow(path: Path) -> bool:
-    """Whether it is a Parquet or Arrow file; raises InputError for an unknown suffix."""
-    return _format_suffix(path) in _ARROW_SUFFIXES
 
 
 def _format_suffix(path: Path) -> str:
