@@ -47,19 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     count = 2 if words[:1] == ["export"] else 1
-    if not words[count - 1 :] or words[count - 1] in ("-h", "--help"):
-        print(_overview())
-        return 0
     name = " ".join(words[:count])
-    if name not in MODULES:
-        return run(lambda: _refuse(name))
-    return _module(name).main(words[count:])
+    if name in MODULES:
+        return importlib.import_module(_file(name)).main(words[count:])
+    return run(lambda: _show_overview(name, words[count - 1 : count]))
 
 
-def _refuse(name: str) -> int:
-    raise InputError(
-        f"kmha: unknown command {name}{did_you_mean(name.split()[-1], _names(name)) or '; kmha --help lists all'}"
-    )
+def _show_overview(name: str, last: Sequence[str]) -> int:
+    """Prints all commands; raises InputError for an unknown command."""
+    if last and last[0] not in ("-h", "--help"):
+        hint = did_you_mean(last[0], _names(name)) or "; kmha --help lists all"
+        raise InputError(f"kmha: unknown command {name}{hint}")
+    print(_overview())
+    return 0
 
 
 def _names(name: str) -> list[str]:
@@ -71,10 +71,6 @@ def _file(name: str) -> str:
     """The module that has the command."""
     is_package = name.startswith("export ") and name.split()[1] in _PACKAGES
     return MODULES[name] + ".__main__" * is_package
-
-
-def _module(name: str):
-    return importlib.import_module(_file(name))
 
 
 def _overview() -> str:

@@ -44,10 +44,8 @@ _VALUE = re.compile(r"\s*(-?[0-9]+([.,][0-9]+)?|(\S+\s+){2,}\S+)\s*")
 class TableFormat:
     """How a data file is read. Raises InputError for a delimiter or an encoding that cannot be used."""
 
-    delimiter: str = ""
-    """Separates the columns of .csv and .tsv files: one character, or \\t. Default: a comma, in .tsv files a tab."""
-    encoding: str = ""
-    """Text encoding of data files, for example cp1252 or utf-16. Default: utf-8."""
+    delimiter: str = ""  # of CSV and TSV files; empty: as the suffix says
+    encoding: str = ""  # empty: UTF-8
 
     def __post_init__(self):
         if self.delimiter and (len(self.character) != 1 or self.character in '"\r\n'):
