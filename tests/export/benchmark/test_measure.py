@@ -68,7 +68,7 @@ def test_a_missing_runtime_is_named(tmp_path):
             worker.listen()
     finally:
         os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
-    assert str(caught.value) == "a.onnx: expected the package onnxruntime, got none; install kmha[onnx]"
+    assert str(caught.value) == "a.onnx: expected the package onnxruntime, got none; pip install 'kmha[onnx]'"
 
 
 class Fake:

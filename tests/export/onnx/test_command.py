@@ -148,7 +148,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, missing):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
     outcome = call(main, tmp_path, tmp_path / "model.onnx")
     assert outcome.status == 2
-    assert f"expected the package {missing}, got none; install kmha[onnx]" in outcome.err
+    assert f"expected the package {missing}, got none; pip install 'kmha[onnx]'" in outcome.err
 
 
 def test_a_file_is_not_replaced_by_default(runs, onnx_files):
