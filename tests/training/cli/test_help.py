@@ -34,4 +34,4 @@ def test_help_of_a_command_without_a_short_form(monkeypatch):
     assert "RUN" in text and "  --data.delimiter STR" in text and "--help-all" not in text
     assert "Run folder that training.fit wrote. (required)" in text
     assert run(lambda: parse(PredictConfig, ["-h"], "predict") and 1) == 0
-    assert FitConfig.__doc__.splitlines()[0] in format_help(FitConfig, "fit", ["--out"])
+    assert "Trains a model from a file of examples" in format_help(FitConfig, "fit", ["--out"])
