@@ -51,7 +51,7 @@ def test_settings_are_few():
     assert len(names) - sum(map(len, of_tasks.values())) <= MOST_SHARED_FIELDS
 
 
-strings = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
+strings = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1)
 # A path never keeps a slash at its end, "." is nothing, and "None" no path.
 names = st.text(st.characters(categories=["L", "N"]), min_size=1).filter(lambda name: name != "None")
 
