@@ -74,7 +74,7 @@ def report_data_of(
     if not len(part.rows):
         raise InputError(f"--data {data}: expected a row or more, got none")
     metrics = _read_metrics(run)
-    if any(dataclasses.astuple(columns)):
+    if columns != ColumnOverrides(form=columns.form):
         # With other columns of the same file these are not scores of the same rows.
         for key in ("baseline", "linear_path", "teacher", "calibration"):
             metrics.pop(key, None)

@@ -157,7 +157,6 @@ def test_classes_of_hugging_face_have_names():
         ),
         ([(b"\xff", "x")], "train list:1: expected texts, numbers or lists of these, got others ('utf-8'"),
     ],
-    ids=str,
 )
 def test_other_objects_and_values_are_refused(data, message):
     with pytest.raises(InputError) as error:
