@@ -117,7 +117,7 @@ class NextItem(keras.Model):
         others = others + np.log(self.num_items / NEGATIVES)
         others = ops.where(ops.equal(ops.expand_dims(y, -1), negatives), -1e9, others)
         losses = ops.logsumexp(ops.concatenate([right, others], axis=-1), axis=-1) - right[..., 0]
-        is_item = ops.cast(y > 0, losses.dtype)
+        is_item = ops.cast(ops.greater(y, 0), losses.dtype)
         return ops.sum(losses * is_item) / ops.sum(is_item)
 
     def scores(self, histories: Sequence[Sequence[int]]) -> np.ndarray:
