@@ -52,7 +52,7 @@ def read_recordings(path: Path) -> Iterator[tuple[int, int, np.ndarray]]:
             yield int(match[1]), int(match[2]), samples.astype("float32") / 2**15
 
 
-def generate_recordings(rows: int = 400) -> Iterator[tuple[int, int, np.ndarray]]:
+def generate_recordings(rows: int = 1000) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yields the same as `read_recordings`: digits that are two tones in noise; some differ in their order only."""
     rng = np.random.default_rng(0)
     tones = list(itertools.permutations((400, 700, 1200, 2000), 2))

@@ -69,7 +69,7 @@ def test_a_missing_file_is_an_error(capsys):
 @pytest.mark.second
 def test_attention_hears_the_order_of_tones(monkeypatch, tmp_path):
     monkeypatch.setattr(speech, "DATA", tmp_path / "missing")
-    result = call(main, "--epochs", "6").json
-    assert (result["data"], result["training_rows"], result["test_rows"]) == ("generated", 350, 50)
+    result = call(main).json
+    assert (result["data"], result["training_rows"], result["test_rows"]) == ("generated", 950, 50)
     # Chance is 0.1; the mean spectrum does not have the order of tones.
-    assert result["accuracy"] > 0.9 and 0.3 < result["baseline_accuracy"] < 0.9
+    assert result["accuracy"] > 0.9 and 0.3 < result["baseline_accuracy"] < 0.8
