@@ -46,13 +46,13 @@ def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tm
 
 
 def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.engine.trainer.available_bytes", lambda: 1_000)
-    assert memory_estimate.available_bytes() != 1_000
+    monkeypatch.setattr("training.engine.trainer.available_bytes", lambda: 1_000_000)
+    assert memory_estimate.available_bytes() != 1_000_000
     done = call(fit, f"--data.train={rows}", *FLAGS, "--out", tmp_path / "run")
     assert done.status == 2
     said = done.err.splitlines()[-1]
     assert said.startswith(
-        "error: --train.batch-tokens: expected batches that fit into 1,000 bytes of free memory, got"
+        "error: --train.batch-tokens: expected batches that fit into 1,000,000 bytes of free memory, got"
     )
     assert not (tmp_path / "run").exists()
 

@@ -91,7 +91,7 @@ def test_a_missing_runtime_is_named_with_what_installs_it(tmp_path, monkeypatch,
     monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else object())
     outcome = call(main, tmp_path / name)
     assert outcome.status == 2 and outcome.out == ""
-    expected = f"expected the package {package} to read it, got none; install {extra}"
+    expected = f"expected the package {package.replace('_', '-')}, got none; pip install '{extra}'"
     assert outcome.err == f"error: {tmp_path / name}: {expected}\n"
 
 

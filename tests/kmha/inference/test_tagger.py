@@ -114,8 +114,10 @@ def test_bytes_are_read_as_text():
 
 def test_invalid_sentences_are_rejected():
     bundle = tagger_bundle("spelt")
-    with pytest.raises(InputError, match="must be a list of texts or of lists of words, got one text"):
+    with pytest.raises(InputError, match="texts must be a list of strings, got one string"):
         bundle.predict("old bread")
+    with pytest.raises(InputError, match="must be a list of texts or of lists of words, got one text"):
+        bundle.tagger.split("old bread")
     wrong: list[Any] = [3, ["a", 3]]
     for given_kind, each in zip(("int", "list"), wrong, strict=True):
         with pytest.raises(InputError, match=f"must be texts or lists of words, got {given_kind}"):
