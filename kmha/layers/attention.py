@@ -393,7 +393,7 @@ def _check_lengths(value_shape, key_shape) -> None:
 
 
 def _check_batch(mask, query) -> None:
-    """Refuses a mask [T, S] of keras.layers.MultiHeadAttention, where it can be told from a mask [B, S]."""
+    """Refuses a mask [T, S] of keras.layers.MultiHeadAttention, where it differs from a mask [B, S]."""
     if mask is None or len(mask.shape) != 2 or mask.shape[0] in (None, 1):
         return
     if query.shape[0] not in (None, mask.shape[0]):

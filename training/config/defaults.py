@@ -82,7 +82,7 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
             "--encoder.linear: expected --task classify, tag, or match with overlap, without --encoder.pretrained"
             " and --distill.teacher"
         )
-    # A linear path, and the encoder beside it, profit from whole documents; a window has a length of its own.
+    # A linear path and its encoder profit from whole documents; a window has a length of its own.
     is_path_of_texts = linear and config.task == "classify" and config.encoder.linear is not False
     if config.classify.window or not is_path_of_texts:
         config = dataclasses.replace(config, text=_filled(config.text, max_length=MAX_LENGTH))

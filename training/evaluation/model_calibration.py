@@ -37,6 +37,8 @@ LABEL_SPREAD = 0.5
 _BOUNDS = (-np.log(MAX_TEMPERATURE), -np.log(MIN_TEMPERATURE))
 _MIN_PROBABILITY = 1e-30
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")
+# Logits that are converted to float64 at once.
+_VALUES_AT_ONCE = 2_000_000
 UNCALIBRATED, RUN, FITTED = "uncalibrated", "run", "fitted"
 _TITLES = {UNCALIBRATED: "without calibration", RUN: "current calibration", FITTED: "fitted to these rows"}
 
@@ -132,10 +134,6 @@ def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray,
     sentences = [task.to_model_scheme(tags) for tags in task.row_tags(part)]
     ids = [places.get(tag, -1) for tags in sentences for tag in tags]
     return np.array(ids, np.int32), np.array([len(tags) for tags in sentences], np.int64)
-
-
-# Logits that are converted to float64 at once.
-_VALUES_AT_ONCE = 2_000_000
 
 
 def fit_temperature(logits: np.ndarray, true_ids: np.ndarray, least: int = MIN_ROWS) -> Calibration | None:
