@@ -1,15 +1,22 @@
 """kmha COMMAND [OPTIONS]: one entry to the commands of `training` and `export`, which `python -m` runs too."""
 
 import ast
+import contextlib
+import dataclasses
+import functools
 import importlib
 import importlib.util
+import io
 import re
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from kmha.errors import InputError, did_you_mean
+import tyro
+
+from kmha.errors import InputError, did_you_mean, shown
 from training.cli.parser import run
 
 TRAINING = (
@@ -40,6 +47,15 @@ EXPORT = (
 MODULES = {name: f"training.{name}" for name in TRAINING} | {
     f"export {name}": f"export.{name}" for name in EXPORT
 }
+COMPLETION, SHELLS = "completion", ("bash", "zsh", "fish")
+# Corrections of tyro's scripts: files where nothing else fits, such as a run folder; no lines of long help texts among
+# the completions; files after an argument without a flag; folders that end in a slash.
+_CORRECTIONS = (
+    ("for completion in completions:", "for completion in completions or ['__TYRO_COMPLETE_FILES__']:"),
+    ("print(completion)", "print(completion.splitlines()[0])"),
+    ('compgen -f -- "$cur"', 'compgen -f -- "${COMP_WORDS[COMP_CWORD]}"'),
+    ("complete -F", "complete -o filenames -F"),
+)
 _PACKAGES = ("savedmodel", "tflite", "onnx", "batch", "benchmark")
 
 
@@ -50,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = " ".join(words[:count])
     if name in MODULES:
         return importlib.import_module(_file(name)).main(words[count:])
+    if name == COMPLETION:
+        return run(lambda: _print_completion(words[1:]))
     return run(lambda: _show_overview(name, words[count - 1 : count]))
 
 
@@ -59,6 +77,34 @@ def _show_overview(name: str, last: Sequence[str]) -> int:
         hint = did_you_mean(last[0], _names(name)) or "; kmha --help lists all"
         raise InputError(f"kmha: unknown command {name}{hint}")
     print(_overview())
+    return 0
+
+
+def settings_of(command: Any) -> type[Any]:
+    """Returns the settings class of a command's module: its own, or else an imported one."""
+    kinds = [
+        value
+        for name, value in vars(command).items()
+        if name.endswith("Config") and isinstance(value, type) and dataclasses.is_dataclass(value)
+    ]
+    return min(kinds, key=lambda kind: kind.__module__ != command.__name__)
+
+
+def _print_completion(shells: Sequence[str]) -> int:
+    """Prints a script that completes commands and flags in a shell; raises InputError for other shells."""
+    if len(shells) != 1 or shells[0] not in SHELLS:
+        raise InputError(
+            f"kmha {COMPLETION}: expected one of {', '.join(SHELLS)}, got {shown(' '.join(shells))}"
+        )
+    training, export = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
+    for name in MODULES:
+        app = export if name.startswith("export ") else training
+        app.command(settings_of(importlib.import_module(_file(name))), name=name.split()[-1])
+    training.command(export, name="export")
+    script = io.StringIO()
+    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
+        training.cli(prog="kmha", args=["--tyro-write-completion", shells[0], "-"])
+    print(functools.reduce(lambda text, each: text.replace(*each), _CORRECTIONS, script.getvalue()))
     return 0
 
 
@@ -82,4 +128,11 @@ def _overview() -> str:
         documentation = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
         sentence = re.split(r"[.:;] ", " ".join(documentation.split("\n\n")[1].split()))[0].rstrip(".")
         lines.append(f"  {name:<20}{textwrap.shorten(sentence, 90, placeholder=' …')}")
-    return "\n".join([*lines, "", "kmha COMMAND --help shows the options of a command."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "kmha COMMAND --help shows the options of a command.",
+            f"kmha {COMPLETION} {'|'.join(SHELLS)} prints a script for the completion of commands and flags.",
+        ]
+    )

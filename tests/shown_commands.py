@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from export.commands import settings_of
 from tests.command_runs import ROOT, TINY, call, news_rows
 from tests.pair_rows import ranking_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
@@ -152,16 +153,6 @@ def is_long(line: str, module: str, arguments: list[str]) -> bool:
     has_rows = any(word.split("=")[0].startswith("--data.t") for word in arguments)
     needs_rows = module == "training.fit" and "--help" not in arguments
     return bool(LONG.search(line.partition("#")[2])) or (needs_rows and not has_rows)
-
-
-def settings_of(command: Any) -> type[Any]:
-    """Returns the settings class of a command: its own, or else an imported one."""
-    kinds = [
-        value
-        for name, value in vars(command).items()
-        if name.endswith("Config") and isinstance(value, type) and dataclasses.is_dataclass(value)
-    ]
-    return min(kinds, key=lambda kind: kind.__module__ != command.__name__)
 
 
 def tiny_flags(module: str, arguments: list[str]) -> list[str]:

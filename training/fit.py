@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kmha.version import package_version
 from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingDiverged, WorkerLost
-from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run
+from training.cli.parser import FAILED, INTERRUPTED, as_started, full_disk, parse, run
 from training.config.config import MAIN_FLAGS, FitConfig
 from training.io.disk import to_json
 from training.job.run import fit
@@ -56,7 +56,7 @@ def _fit(config: FitConfig) -> int:
     if sys.stdout.isatty() and not config.json:
         from training.reporting.verdict import terminal_lines
 
-        print("\n".join(terminal_lines(config.out_folder(), metrics)))
+        print(as_started("\n".join(terminal_lines(config.out_folder(), metrics))))
         return 0
     scores = metrics[metrics["judged_on"]]
     shown = {name: value for name, value in scores.items() if isinstance(value, int | float)}

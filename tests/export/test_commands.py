@@ -2,9 +2,11 @@ import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import export
 import training
-from export.commands import MODULES, main
+from export.commands import MODULES, SHELLS, main
 from tests.command_runs import ROOT, call, clean_environment
 
 
@@ -42,3 +44,53 @@ def test_help_imports_nothing_heavy():
         [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_program_is_named_as_it_was_started(monkeypatch):
+    assert call(main, "fit", "--help").out.startswith("usage: python -m training.fit ")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/kmha"])
+    assert call(main, "fit", "--help").out.startswith("usage: kmha fit ")
+    assert call(main, "export", "tflite", "--help").out.startswith("usage: kmha export tflite ")
+    outcome = call(main, "predict", ROOT / "tests/earlier_run/run", stdin=b"text,label\n")
+    assert outcome.status == 2 and "; kmha predict RUN --data FILE.csv " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("kmha ex", ["explain", "export"]),
+        ("kmha export tf", ["tflite"]),
+        ("kmha fit --train.ep", ["--train.epochs"]),
+        (
+            "kmha fit --encoder.ng",
+            ["--encoder.ngram-buckets", "--encoder.ngram-dim", "--encoder.ngram-orders"],
+        ),
+        ("kmha fit --encoder.size m", ["mini"]),
+        ("kmha fit --data.train ne", ["news.csv"]),
+        ("kmha predict runs/n", ["runs/news"]),
+    ],
+)
+def test_bash_completes_commands_flags_values_and_files(tmp_path, script, line, completed):
+    (tmp_path / "news.csv").touch()
+    (tmp_path / "runs" / "news").mkdir(parents=True)
+    words = line.split()
+    command = (
+        f'COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _tyro_kmha; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\n{command}"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout.split(), done.stderr) == (completed, "")
+
+
+@pytest.fixture(scope="module")
+def script() -> str:
+    return call(main, "completion", "bash").out
+
+
+def test_completion_of_other_shells():
+    for shell in SHELLS:
+        assert "kmha" in call(main, "completion", shell).out
+    assert call(main, "completion", "cmd").err == (
+        "error: kmha completion: expected one of bash, zsh, fish, got 'cmd'\n"
+    )

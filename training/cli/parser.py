@@ -77,9 +77,16 @@ class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the message and a newline."""
         if sys.stderr is not None:  # None in services
-            message = "\n".join(map(printable, record.getMessage().split("\n")))
+            message = "\n".join(map(printable, as_started(record.getMessage()).split("\n")))
             sys.stderr.write(f"{message}\n")
             sys.stderr.flush()
+
+
+def as_started(text: str) -> str:
+    """Text with `kmha fit` in place of `python -m training.fit`, and so on, if `kmha` started the process."""
+    if Path(sys.argv[0]).name != "kmha":
+        return text
+    return text.replace("python -m training.", "kmha ").replace("python -m export.", "kmha export ")
 
 
 logger = logging.getLogger("kmha")
@@ -152,7 +159,7 @@ def parse(
     if {"-h", "--help", "--help-all"} & set(argv):
         task = _value(argv, "--task") or "classify"
         shown = () if "--help-all" in argv or not short_help else (*short_help, f"--{task}.")
-        print(format_help(config_type, program, shown))
+        print(format_help(config_type, as_started(program), shown))
         raise SystemExit(0)
     flags = _flag_names(config_type)
     for argument in argv:
