@@ -13,7 +13,6 @@ from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingD
 from training.cli.parser import FAILED, INTERRUPTED, as_started, full_disk, parse, run
 from training.config.config import MAIN_FLAGS, FitConfig
 from training.io.disk import to_json
-from training.job.run import fit
 from training.runs.run_folder import can_resume, resolve_resume
 
 logger = logging.getLogger("kmha")
@@ -33,8 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fit(config: FitConfig) -> int:
+    from training.job import run as job  # imports NumPy, after the first line is printed
+
     try:
-        metrics = fit(config)
+        metrics = job.fit(config)
     except (Interrupted, KeyboardInterrupt) as stop:
         logger.info(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_continue(config)}")
         return INTERRUPTED

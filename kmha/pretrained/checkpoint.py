@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-
-import numpy as np
+from typing import Any
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
@@ -19,9 +18,9 @@ class Checkpoint:
     vocabulary: Vocabulary  # its tokens
     tokenization: Tokenization  # its tokenization
     lower_case: bool  # whether it lower-cases and strips accents
-    # Reads the weights by the path of the variable below the encoder; raises InputError if they are damaged or do not
-    # fit `config`.
-    read_weights: Callable[[], dict[str, np.ndarray]]
+    # Reads the weights, NumPy arrays by the path of the variable below the encoder; raises InputError if they are
+    # damaged or do not fit `config`.
+    read_weights: Callable[[], dict[str, Any]]
 
 
 def source_blocks(num_layers: int, checkpoint_layers: int) -> list[int]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_runs import call, clean_environment, saved_weights
-from training import fit
+from tests.command_runs import call, clean_environment, run_script, saved_weights
 from training.cli.exceptions import CheckpointWriteError, TrainingDiverged
 from training.fit import main
+from training.job import run as job
 from training.runs.checkpoint_folder import list_checkpoints, write_progress
 
 FILES = [
@@ -62,6 +62,10 @@ def test_stdout_is_one_line_of_json_with_the_figures_of_the_metrics(news_run):
     assert all(isinstance(value, int | float | str | dict) for value in line.values())
 
 
+def test_the_first_line_does_not_wait_for_large_packages():
+    run_script("import sys, training.fit; assert not {'numpy', 'tensorflow'} & set(sys.modules)")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -69,7 +73,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["table", "json"])
 def test_on_a_terminal_the_result_is_a_table(news_run, monkeypatch, flags):
-    monkeypatch.setattr(fit, "fit", lambda config: metrics_of(news_run.folder))
+    monkeypatch.setattr(job, "fit", lambda config: metrics_of(news_run.folder))
     out, err = Terminal(), Terminal()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert main(["--out", str(news_run.folder), *flags]) == 0
@@ -220,7 +224,7 @@ def test_training_that_leaves_the_numbers_is_told_as_such(monkeypatch):
     def diverge(config):
         raise TrainingDiverged("loss is nan at batch 3")
 
-    monkeypatch.setattr(fit, "fit", diverge)
+    monkeypatch.setattr(job, "fit", diverge)
     outcome = call(main, "--data.train=a.csv")
     assert (outcome.status, outcome.out) == (1, "")
     expected = "error: training diverged, loss is nan at batch 3; lower --optimizer.learning-rate\n"
@@ -241,7 +245,7 @@ def test_each_end_says_how_to_go_on(tmp_path, monkeypatch, error, status, messag
     def end(config):
         raise error
 
-    monkeypatch.setattr(fit, "fit", end)
+    monkeypatch.setattr(job, "fit", end)
     flags = ["--data.train=a.csv", f"--out={tmp_path / 'run'}"]
     outcome = call(main, *flags)
     anew = "there is no checkpoint yet, run the same command to start over\n"

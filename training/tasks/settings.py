@@ -1,13 +1,15 @@
 """Settings of the tasks: the flags `--classify.*`, `--match.*`, `--tag.*` and `--masked-lm.*`."""
 
 import dataclasses
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from kmha.config import EncoderConfig
-from kmha.document_windows import WindowShape
 from kmha.errors import InputError
 from kmha.tags import Scheme
 from training.cli.bounds import Count, OpenShare, Positive, Probability, Range
+
+if TYPE_CHECKING:
+    from kmha.document_windows import WindowShape
 
 TEXT, LABEL, LABELS = "text", "label", "labels"
 DEFAULT_SMOOTHING = 0.1
@@ -81,8 +83,10 @@ class ClassifySettings(TaskSettings):
     """How the vectors of the windows are pooled; mean counts every token once."""
 
     @property
-    def windows(self) -> WindowShape | None:
+    def windows(self) -> "WindowShape | None":
         """The windows of long texts; None: texts are read as one sequence."""
+        from kmha.document_windows import WindowShape
+
         if not self.window:
             return None
         # A very small window may have less room than the default overlap.
