@@ -6,6 +6,7 @@ Reading needs no TensorFlow and validates everything: a run folder may come from
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -19,8 +20,8 @@ Result = TypeVar("Result")
 FORMAT = 1
 # Of float32, as thresholds are compared.
 LARGEST = 3.4e38
-# How often a run that is being replaced is read.
-ATTEMPTS = 5
+# How often a run that is being replaced is read, and how long its folder may be missing in between.
+ATTEMPTS, MISSING_S = 20, 0.05
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 # A sample of the training texts, one JSON string a line; optional.
 SAMPLE = "sample.jsonl"
@@ -88,6 +89,8 @@ def read_consistent(folder: Path, read: Callable[[], Result]) -> Result:
         try:
             return read()
         except InputError:
+            if before is None:
+                time.sleep(MISSING_S)
             if not attempts_left or _manifest_bytes(folder) == before:
                 raise
     raise AssertionError

@@ -1,9 +1,11 @@
 """Reads model.keras: checks the file before Keras builds anything, and every weight afterwards."""
 
 import collections
+import contextlib
 import hashlib
 import io
 import math
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import h5py
 import keras
 import numpy as np
 
+from kmha.bundle.manifest import MODEL
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.input_files import parse_json
@@ -32,7 +35,7 @@ def read_model(file: BinaryIO, path: Path, kind: type) -> Any:
 
     Args:
         file: The opened file, whose hash was verified.
-        path: The same file. Keras opens it again; if it was replaced, its weights differ from those of `file`.
+        path: Of the file, for error messages: another file may be there now.
         kind: The class of the model.
 
     Raises:
@@ -41,7 +44,8 @@ def read_model(file: BinaryIO, path: Path, kind: type) -> Any:
     """
     try:
         weights = _checked_weights(file, kind)
-        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+        with _named(file) as name:
+            model = keras.saving.load_model(name, compile=False, safe_mode=True)
         if not isinstance(model, kind):
             raise InputError(f"got {type(model).__name__}")
         _check_weights(model, weights)
@@ -50,6 +54,15 @@ def read_model(file: BinaryIO, path: Path, kind: type) -> Any:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: expected a saved {kind.__name__}, {reason}") from error
     return model
+
+
+@contextlib.contextmanager
+def _named(file: BinaryIO) -> Iterator[Path]:
+    """A name of an open file, which Keras can open again: the file at its path may be another one now."""
+    with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+        link = Path(folder, MODEL)
+        link.symlink_to(f"/dev/fd/{file.fileno()}")
+        yield link
 
 
 def _checked_weights(file: BinaryIO, kind: type) -> h5py.File:

@@ -1,6 +1,7 @@
 """Runs that are replaced while they are loaded, and pairs of exports to one target, many times."""
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import make_bundle, one_label_bundle
 from tests.command_runs import clean_environment
+
+logger = logging.getLogger("kmha")
 
 
 @pytest.mark.soak
@@ -47,7 +50,8 @@ def test_200_loads_under_a_swap_loop_are_one_run_or_an_error(tmp_path):
     finally:
         stop.set()
         swapping.join()
-    print(f"of 200 loads {counts['run']} gave one run and {counts['error']} an error")
+    logger.info(f"of 200 loads {counts['run']} gave one run and {counts['error']} an error ")
+    assert counts["error"] <= 10
 
 
 @pytest.mark.soak

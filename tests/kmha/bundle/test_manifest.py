@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from kmha.bundle.manifest import FORMAT, open_bundle, read_manifest, write_manifest
+from kmha.bundle import manifest
+from kmha.bundle.manifest import FORMAT, open_bundle, read_consistent, read_manifest, write_manifest
 from kmha.errors import InputError
 from tests.command_runs import ROOT
 
@@ -87,3 +88,12 @@ def test_it_is_read_without_tensorflow():
         "import kmha.bundle.manifest, sys; assert not {'keras', 'tensorflow', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_a_folder_that_is_missing_for_a_moment_is_read(folder, tmp_path, monkeypatch):
+    """As between the two renames that replace a run."""
+    aside = folder.rename(tmp_path.with_name(f"{tmp_path.name}.aside"))
+    with pytest.raises(InputError, match="expected a run folder with bundle.json"):
+        read_consistent(folder, lambda: read_manifest(folder))
+    monkeypatch.setattr(manifest.time, "sleep", lambda _: aside.rename(folder))
+    assert read_consistent(folder, lambda: read_manifest(folder))["labels"] == VALUES["labels"]
