@@ -99,7 +99,7 @@ def _print_completion(shells: Sequence[str]) -> int:
     training, export = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
     for name in MODULES:
         app = export if name.startswith("export ") else training
-        app.command(settings_of(importlib.import_module(_file(name))), name=name.split()[-1])
+        app.command(name=name.split()[-1])(settings_of(importlib.import_module(_file(name))))
     training.command(export, name="export")
     script = io.StringIO()
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):

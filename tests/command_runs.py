@@ -138,10 +138,10 @@ def saved_weights(run: Path) -> dict[str, bytes]:
     return found
 
 
-def refused(folder: Path, main: Callable[[Sequence[str]], int], *arguments: str) -> str:
+def refused(folder: Path, main: Callable[[Sequence[str]], int], *arguments: str, stdin: bytes = b"") -> str:
     """The message of a command that must refuse and leave everything as it was."""
     before = sorted(folder.rglob("*"))
-    outcome = call(main, *arguments)
+    outcome = call(main, *arguments, stdin=stdin)
     assert outcome.status == 2
     assert outcome.out == ""
     (line,) = outcome.err.splitlines()

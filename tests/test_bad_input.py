@@ -1,6 +1,8 @@
-"""Each thing a user can get wrong: one line on stderr, exit status 2, nothing half-written."""
+"""Each thing a user can get wrong: one line on stderr, exit status 2, nothing half-written.
 
-import importlib.util
+docs/how-to/messages.md has the frequent ones; `test_transcripts.py` runs it.
+"""
+
 import os
 import subprocess
 import sys
@@ -8,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from export.onnx.__main__ import main as onnx
-from export.tflite.__main__ import main as tflite
 from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.command_runs import TINY, call, clean_environment, news_rows, refused, write_csv
 from training.evaluate import main as evaluate
@@ -32,15 +32,6 @@ DATA = {
     "an empty file": ("", "a.csv: expected a header line with the column names, got an empty file"),
     "only a header": ("text,label\n", "a.csv: expected rows, got nothing after the header"),
     "no text": ("txt,label\nx,a\n", "--data.text-column: expected a column text, got txt, label; did you mean"),
-    "semicolons": ("text;label\nx;a\n", "a.csv:1: expected columns separated by ',', got one column; the line looks"
-        " separated by ';': --data.delimiter ';'"),
-    "no header": ("a good film,pos\nx,a\n", "--data.text-column: expected a column text, got a good film, pos; line 1"
-        " looks like data: add a header line with the names of the columns; set --data.text-column"),
-    "pairs": ("text_a,text_b,label\nx,y,1\n", "--data.text-column: expected a column text, got text_a, text_b, label;"
-        " pairs? --task match"),
-    "pandas' missing label": ("text,label\nx,a\ny,nan\n", "a.csv:3: label must be a label, got nan, a missing value"),
-    "latin-1": ("text,label\nx,caf\u00e9\n".encode("latin-1"), "a.csv:2: expected UTF-8 text, got byte 0xe9 at"
-        " position 6 of the line; save as UTF-8 or give --data.encoding, for example cp1252"),
     "no label": ("text,lable\nx,a\n", "--data.label-column: expected a column label or labels,"
         " got text, lable; did you mean --data.label-column lable?"),
     "one class": ("text,label\nx,a\ny,a\n", "a.csv: expected training rows with two different labels or more,"
@@ -49,7 +40,6 @@ DATA = {
         " label, got one for 'b'"),
     "too many fields": ("text,label\nx,a\nx,y,a\n", "a.csv:3: expected 2 fields (text, label), got 3"),
     "too few fields": ("text,label\nx,a\n\nx\n", "a.csv:4: expected 2 fields (text, label), got 1"),
-    "a row without label": ("text,label\nx,a\ny,\n", "a.csv:3: label must be one label, got none"),
     "blank texts": ("text,label\n ,a\n\t,b\n", "a.csv:2: expected texts, got white space alone in this and all"),
     "an open quote": ('text,label\nx,a\n"y,b\n', "a.csv:3: expected a closing quote"),
     "invalid UTF-8": (b"text,label\nx,a\n\xff,b\n", "a.csv:3: expected UTF-8 text, got byte 0xff at position 1"),
@@ -77,8 +67,6 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
         (["--data.train", "."], ".: expected a name that ends in .csv"),
         (["--data.test", "good.csv"], "--data.train: expected training rows with --data.test, got none"),
         (["--data.train", "good.csv", "--data.text-column", "body"], "--data.text-column: expected a column body"),
-        (["--data.train", "good.csv", "--match.form", "bi"], "--match.form: expected --task match with it, got --task"
-            " classify"),
         (["--task", "tag", "--data.train", "good.csv", "--classify.dropout", "0.9"], "--classify.dropout: expected"
             " --task classify with it, got --task tag"),
         (["--data.validation-fraction", "0"], "--data.validation-fraction: expected above 0 and below 1"),
@@ -273,26 +261,3 @@ def test_what_is_wrong_with_settings_or_rows_is_known_before_tensorflow_loads(fo
         stdout=subprocess.DEVNULL,
         check=True,
     )
-
-
-def test_sentences_given_to_a_classifier(folder):
-    (folder / "a.conll").write_text("EU B-ORG\nspoke O\n")
-    message = refused(folder, fit, "--data.train", "a.conll")
-    assert message == "--data.text-column: expected a column text, got 1, 2; words with tags? --task tag"
-
-
-@pytest.mark.parametrize(
-    ("module", "main", "arguments", "message"),
-    [
-        ("tensorboard", fit, ["--data.train", "good.csv", "--tensorboard"], "--tensorboard: expected the package"
-            " tensorboard, got none; pip install 'kmha[tensorboard]'"),
-        ("ai_edge_litert", tflite, ["run", "out.tflite"], "export.tflite: expected the package ai-edge-litert, got"
-            " none; pip install 'kmha[litert]'"),
-        ("tf2onnx", onnx, ["run", "out.onnx"], "export.onnx: expected the package tf2onnx, got none; pip install"
-            " 'kmha[onnx]'"),
-    ],
-)  # fmt: skip
-def test_missing_packages_are_reported_before_any_work(folder, monkeypatch, module, main, arguments, message):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name))
-    assert refused(folder, main, *arguments) == message

@@ -1,13 +1,18 @@
+from pathlib import Path
+
 import pytest
 
+from tests.command_runs import ROOT
 from training.reporting.verdict import headline, terminal_lines
 
 MODEL = {"rows": 500, "accuracy": 0.9, "intervals": {"accuracy": [0.87, 0.93]}}
 
 
 def other(verdict: str, difference: float) -> dict:
-    found = {"difference": difference, "interval": [difference - 0.01, difference + 0.01], "verdict": verdict}
-    return {"accuracy": 0.9 - difference, "comparison": {"accuracy": found}}
+    return {
+        "accuracy": 0.9 - difference,
+        **compared(verdict, difference, difference - 0.01, difference + 0.01),
+    }
 
 
 @pytest.mark.parametrize(
@@ -41,18 +46,34 @@ def test_without_a_comparison_the_headline_has_the_scores():
     assert headline({"macro_f1": None}, {}, "macro_f1", "baseline") == "Score of the model: macro F1 –."
 
 
-def test_the_end_of_a_fit_is_a_table_the_report_and_two_commands(tmp_path):
-    baseline = {"name": "linear baseline", **other("model wins", 0.05)}
-    step = {"reason": "export it for serving", "command": "python -m export.savedmodel runs/x served/x"}
-    metrics = {"judged_on": "test", "metric": "accuracy", "test": MODEL, "next": [step, step]}
-    (tmp_path / "report.html").touch()
-    lines = terminal_lines(
-        tmp_path, {**metrics, "linear_path": other("model wins", 0.1), "baseline": baseline}
-    )
-    rows = [line.split("  ")[0] for line in lines[2:6]]
-    assert rows == ["", "model", "linear path alone", "linear baseline"]
-    assert "0.870 – 0.930" in lines[3] and lines[5].endswith("+0.0500 (+0.0400 to +0.0600)")
-    assert lines[7].startswith("The model is better than the linear baseline")
-    assert lines[8:10] == [f"Report: {tmp_path / 'report.html'}", "Next:"]
-    assert lines[10:] == 2 * ["  # export it for serving", f"  {step['command']}"]
-    assert not any("minus" in line or "Report" in line for line in terminal_lines(tmp_path / "none", metrics))
+def test_the_end_of_a_fit_is_that_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs/news")
+    run.mkdir(parents=True)
+    (run / "report.html").touch()
+    steps = {
+        "export it for serving": "python -m export.savedmodel runs/news served/news",
+        "predict the lines of a file": "python -m training.predict runs/news < texts.txt",
+    }
+    metrics = {
+        "judged_on": "test",
+        "metric": "accuracy",
+        "test": {"rows": 240, "accuracy": 0.9625, "intervals": {"accuracy": [0.933, 0.983]}},
+        "linear_path": {"accuracy": 0.95, **compared("no difference shown", 0.0125, 0, 0.0292)},
+        "baseline": {
+            "name": "linear baseline",
+            "accuracy": 0.9,
+            "intervals": {"accuracy": [0.863, 0.938]},
+            **compared("model wins", 0.0625, 0.0333, 0.0917),
+        },
+        "next": [{"reason": reason, "command": command} for reason, command in steps.items()],
+    }
+    page = (ROOT / "docs/getting-started.md").read_text("utf-8")
+    assert "```text" + "\n".join(terminal_lines(run, metrics)) + "\n```" in page
+    lines = terminal_lines(tmp_path, {**metrics, "linear_path": None, "baseline": {}})
+    assert not any("minus" in line or "Report" in line for line in lines)
+
+
+def compared(verdict: str, difference: float, *interval: float) -> dict:
+    found = {"difference": difference, "interval": list(interval), "verdict": verdict}
+    return {"comparison": {"accuracy": found}}
