@@ -283,8 +283,8 @@ def _unknown_label_counts(part: Subset, labels: Sequence[str]) -> dict[str, int]
     """The number of rows of each label of a part that is not in `labels`, by name."""
     ids, _ = part.examples.local_labels(part.rows)
     counts = np.bincount(ids, minlength=len(part.examples.label_names)).tolist()
-    seen = sorted(zip(part.examples.label_names, counts, strict=True))
-    return {name: count for name, count in seen if count and name not in set(labels)}
+    seen, known = sorted(zip(part.examples.label_names, counts, strict=True)), set(labels)
+    return {name: count for name, count in seen if count and name not in known}
 
 
 def _pad_labels(predicted: np.ndarray, width: int) -> np.ndarray:

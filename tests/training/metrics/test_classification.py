@@ -174,6 +174,21 @@ def test_multi_label_scores_equal_scikit_learn():
     assert [scores["per_class"][label]["support"] for label in _names(4)] == true.sum(axis=0).tolist()
 
 
+@settings(max_examples=30)
+@given(rows=st.integers(2, 60), share=st.sampled_from([0.02, 0.3, 0.97]), seed=st.integers(0, 10**6))
+def test_rankings_with_equal_probabilities_are_those_of_scikit_learn(rows, share, seed):
+    generator = np.random.default_rng(seed)
+    true = (generator.random((rows, 1)) < share).astype(np.int8)
+    true[0], true[-1] = 0, 1
+    probabilities = generator.integers(0, 5, size=(rows, 1)) / 4
+    scores = multi_label_scores(true, probabilities, ["a"], np.full(1, 0.5))
+    _assert_scores(
+        scores,
+        roc_auc=metrics.roc_auc_score(true, probabilities),
+        average_precision=metrics.average_precision_score(true, probabilities),
+    )
+
+
 def test_multi_label_averages_skip_undefined_rankings_and_count_empty_labels():
     true = np.array([[1, 0, 1], [0, 0, 1]])
     probabilities = np.array([[0.9, 0.2, 0.9], [0.1, 0.1, 0.8]])
