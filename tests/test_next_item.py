@@ -52,7 +52,7 @@ def test_baselines_count_popular_items_and_followers():
 
 
 def test_a_state_does_not_depend_on_later_items():
-    model = NextItem(num_items=9, hidden_dim=8)
+    model = NextItem(np.random.default_rng(0).normal(size=(10, 8)), popularity=np.arange(10))
     first, second = np.asarray(model(pad([[1, 2, 3, 4], [1, 2, 3, 9]])))
     np.testing.assert_allclose(first[:-1], second[:-1], atol=1e-6)
     assert np.abs(first[-1] - second[-1]).max() > 1e-3
@@ -71,4 +71,4 @@ def test_attention_finds_the_series_before_the_last(monkeypatch, tmp_path):
     assert (result["data"], result["users"], result["items"]) == ("generated", 400, 200)
     scores = {name: result[name]["ndcg"] for name in ("attention", "co_occurrence", "markov", "popular")}
     assert sorted(scores, key=scores.__getitem__, reverse=True) == list(scores)
-    assert result["attention"]["hr"] > 0.95
+    assert min(result[name]["hr"] for name in ("attention", "mixed")) > 0.95
