@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import numbers
 import typing
 from typing import Literal
 
@@ -80,16 +81,16 @@ class EncoderConfig:
             # JSON has lists.
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
             for size in getattr(self, name):
-                is_valid = len(size) == 2 and all(isinstance(number, int) and number >= 1 for number in size)
+                is_valid = len(size) == 2 and all(_is_count(number, 1) for number in size)
                 _require(is_valid, name, "heads and inner size, at least 1 each", size)
         sizes, expected = len(self.layer_sizes), f"one for each of the {self.num_layers} blocks, or none"
         _require(sizes in (0, self.num_layers), "layer_sizes", expected, f"{sizes} sizes")
         for name in "vocabulary_size hidden_dim num_heads intermediate_dim max_length ngram_dim".split():
-            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+            _require(_is_count(getattr(self, name), 1), name, "at least 1", getattr(self, name))
         window = self.attention_window
-        _require(window is None or window >= 1, "attention_window", "at least 1", window)
+        _require(window is None or _is_count(window, 1), "attention_window", "at least 1", window)
         for name in ("num_layers", "num_segments", "ngram_buckets", "attention_globals"):
-            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+            _require(_is_count(getattr(self, name), 0), name, "at least 0", getattr(self, name))
         for name in ("dropout", "attention_dropout", "token_dropout"):
             _require(0 <= getattr(self, name) < 1, name, "a probability in [0, 1)", getattr(self, name))
         for name, known in (("norm", Norm), ("positions", Positions), ("activation", Activation)):
@@ -100,14 +101,16 @@ class EncoderConfig:
                 f"num_heads must divide hidden_dim, got hidden_dim {self.hidden_dim} and num_heads"
                 f" {self.num_heads}; or give head_dim"
             )
-        _require(self.head_dim is None or self.head_dim >= 1, "head_dim", "at least 1", self.head_dim)
+        _require(
+            self.head_dim is None or _is_count(self.head_dim, 1), "head_dim", "at least 1", self.head_dim
+        )
         is_even, expected = self.head_size % 2 == 0, "even for rotary positions"
         _require(self.positions != "rotary" or is_even, "head_dim", expected, self.head_size)
         if self.ngram_buckets:
             below, size = f"below {MAX_HASHED_ID}", self.vocabulary_size
             _require(self.ngram_buckets < MAX_HASHED_ID, "ngram_buckets", below, self.ngram_buckets)
             _require(size < MAX_HASHED_ID, "vocabulary_size", f"{below} with n-grams", size)
-            are_valid = min(self.ngram_orders, default=0) >= 2
+            are_valid = bool(self.ngram_orders) and all(_is_count(order, 2) for order in self.ngram_orders)
             _require(are_valid, "ngram_orders", "2 or more each", self.ngram_orders)
 
     @property
@@ -174,3 +177,8 @@ class EncoderConfig:
 def _require(is_valid: bool, name: str, expected: str, actual: object) -> None:
     if not is_valid:
         raise InputError(f"{name} must be {expected}, got {actual}")
+
+
+def _is_count(value: object, least: int) -> bool:
+    # A float, as JSON may have, would fail in an array's shape.
+    return isinstance(value, numbers.Integral) and int(value) >= least

@@ -1,8 +1,10 @@
 """Files of a run, settings and rows with changes that a hostile author could make, and commands that read them."""
 
+import contextlib
 import copy
 import io
 import json
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +13,17 @@ from typing import Any
 import tomli_w
 from hypothesis import strategies as st
 
-from tests.bundles import TEXTS, one_label_bundle
-from tests.command_runs import Outcome, call, write_csv
+from export.commands import main as kmha
+from tests.bundles import BIO, make_tagger_bundle, masked_bundle, pair_bundle
+from tests.command_runs import ROOT, TINY, Outcome, call, news_rows
 from tests.kmha.bundle.damaged_runs import put
 from training.cli.parser import parse, run
 from training.config.config import FitConfig, settings
 from training.config.validation import check_settings
 from training.data.load import load_data
-from training.evaluate import main as evaluate
-from training.predict import main as predict
-from training.report import main as report
 from training.tasks.classify import ClassifyTask
+
+EARLIER = ROOT / "tests" / "earlier_run"
 
 VALUES = (
     *(None, True, "", "\x1b[2J", "a\0b", "\ud800", "x" * 5_000, "../x", "nan", [], {}, [[]], [None], {"": 1}),
@@ -42,12 +44,46 @@ PIECES = (
     b"\x1b[2J",
     b"{",
 )
+_ROWS = [("good bread", "food"), ("old bank", "money"), ("new ball", "sport"), *news_rows(9, seed=1)]
+_SENTENCE = "the O\nold{0} B-LOC\nferry I-LOC\nleft O\n\nFerry{0} B-PER\n\n"
+# Rows by the name of their file; the name starts with the task.
 DATA = {
-    "a.csv": b"text,label\ngood bread,a\nold soup,b\nnew salt,a\nfine oven,b\ncold stock,a\nsmall loan,b\n",
-    "a.tsv": b"text\tlabel\ngood bread\ta\nold soup\tb\nnew salt\ta\nfine oven\tb\n",
-    "a.jsonl": b'{"text": "good bread", "label": "a"}\n{"text": "soup", "label": "b"}\n{"text": "x", "label": "a"}\n',
+    "classify.csv": "".join(f"{text},{label}\n" for text, label in [("text", "label"), *_ROWS]).encode(),
+    "classify.tsv": "".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *_ROWS]).encode(),
+    "classify.jsonl": "".join(
+        f'{{"text": "{text}", "label": "{label}"}}\n' for text, label in _ROWS
+    ).encode(),
+    "match.csv": b"text_a,text_b,label\n" + b"old soup,the soup,1\nold soup,salt,0\nnew ball,goal,1\n" * 3,
+    "tag.conll": "".join(map(_SENTENCE.format, range(6))).encode(),
+    "masked-lm.txt": "".join(f"{text}\n" for text, _ in _ROWS).encode(),
 }
-BUNDLE_FILES = ("bundle.json", "vocab.txt", "sample.jsonl", "model.keras", "config.json")
+BUNDLE_FILES = ("bundle.json", "vocab.txt", "sample.jsonl", "model.keras")
+RUN_FILES = (*BUNDLE_FILES, "metrics.json", "epochs.csv", "config.toml")
+# A part of model.keras.
+CONFIG = "config.json"
+
+_TINY = " ".join(flag for flag in TINY if not flag.startswith("--no-report"))
+# The arguments of commands that read a run and rows. {out} is a folder, {artifact} an ONNX file of the run of
+# labels, {test} are other rows of it.
+COMMANDS = {
+    "fit": f"--task={{task}} --data.train={{data}} --out={{out}}/run --overwrite {_TINY}",
+    "predict": "{run} --data {data} --out {out}/rows.jsonl --overwrite",
+    "evaluate": "{run} --data {data}",
+    "explain": "{run} --data {data} --rows 2 --draws 1",
+    "report": "{run} --data {data} --out {out}/page.html",
+    "embed": "{run} --format jsonl",
+    "calibrate": "{run} --data {data}",
+    "suggest": "{run} --texts {data}",
+    "heads": "{run} --data {data}",
+    "compare": "--candidates averages --rates 0.01 --lengths 8 --rounds 1 --train.epochs 1 --runs {run}"
+    " --data.train {data} --data.test {test}",
+    "export savedmodel": "{run} {out}/served",
+    "export tflite": "{run} {out}/m.tflite --overwrite",
+    "export onnx": "{run} {out}/m.onnx --overwrite",
+    "export huggingface": "{run} {out}/bert --overwrite",
+    "export verify": "{run} {artifact} --data {data} --rows 4",
+    "export benchmark": "{run} {artifact} --texts {data} --seconds 0.05",
+}
 
 
 def _places(value: Any, place: tuple = ()) -> Iterator[tuple]:
@@ -81,15 +117,19 @@ def changed_bytes(draw: Any, content: bytes) -> bytes:
 
 
 @st.composite
-def changed_settings(draw: Any) -> bytes:
-    """A TOML file of all settings with a change."""
-    values = settings(FitConfig())
+def changed_settings(draw: Any, values: dict[str, Any]) -> bytes:
+    """A TOML file of settings with a change."""
     if draw(st.booleans()):
         return draw(changed_bytes(tomli_w.dumps(values).encode()))
     try:
         return tomli_w.dumps(draw(changed_values(values))).encode("utf-8", "replace")
     except (TypeError, ValueError):  # no TOML value
         return b"[train]\nepochs = " + b"[" * 3_000
+
+
+def settings_of(*flags: str) -> dict[str, Any]:
+    """All settings of a fit, as in a TOML file."""
+    return settings(parse(FitConfig, flags, "python -m training.fit"))
 
 
 def read_settings(content: bytes, folder: Path) -> Outcome:
@@ -123,41 +163,97 @@ def read_rows(name: str, content: bytes, folder: Path) -> Outcome:
     return call(main, "--data.train", path)
 
 
+class Runs:
+    """Runs of all tasks, their rows and commands that read them, in a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        shutil.copytree(EARLIER / "run", folder / "classify")
+        pair_bundle().save(folder / "match")
+        make_tagger_bundle(BIO).save(folder / "tag")
+        masked_bundle().save(folder / "masked-lm")
+        for name in EARLIER.glob("model.*"):
+            shutil.copy(name, folder)
+        self.content = {
+            task: self._files(folder / task) for task in ("classify", "match", "tag", "masked-lm")
+        }
+
+    @staticmethod
+    def _files(run: Path) -> dict[str, bytes]:
+        content = {name: (run / name).read_bytes() for name in RUN_FILES if (run / name).exists()}
+        with zipfile.ZipFile(run / "model.keras") as archive:
+            return content | {CONFIG: archive.read(CONFIG)}
+
+    def _restore(self, task: str, name: str) -> Path:
+        """Writes all original files of a run and the rows of a name."""
+        for each, content in self.content[task].items():
+            if each != CONFIG:
+                (self.folder / task / each).write_bytes(content)
+        (self.folder / name).write_bytes(DATA[name])
+        return self.folder / task
+
+    def call(self, command: str, name: str, *flags: object) -> Outcome:
+        """Calls a command with the run and the rows of the task that a file name starts with."""
+        task, stdin = name.partition(".")[0], b"good bread\n"
+        places = {
+            "task": task,
+            "run": self.folder / task,
+            "data": self.folder / name,
+            "out": self.folder / "out",
+        }
+        arguments = (
+            COMMANDS[command]
+            .format(**places, artifact=self.folder / "model.onnx", test=EARLIER / "test.csv")
+            .split()
+        )
+        (self.folder / "cwd").mkdir(exist_ok=True)
+        # A changed path may be relative.
+        with contextlib.chdir(self.folder / "cwd"):
+            return call(kmha, *command.split(), *arguments, *flags, stdin=stdin)
+
+    def call_with_run(self, command: str, name: str, file: str, content: bytes) -> Outcome:
+        """Calls a command with a run of which a file is changed and has the hash of the manifest."""
+        run = self._restore(name.partition(".")[0], name)
+        if file == CONFIG:
+            file, content = "model.keras", _with_config((run / "model.keras").read_bytes(), content)
+        if file in BUNDLE_FILES[1:]:
+            put(run, file, content)
+        else:
+            (run / file).write_bytes(content)
+        flags = ("--encoder.pretrained", run) if command == "fit" else ()
+        return self.call(command, name, *flags)
+
+    def call_with_rows(self, command: str, name: str, content: bytes) -> Outcome:
+        """Calls a command with changed rows."""
+        self._restore(name.partition(".")[0], name)
+        (self.folder / name).write_bytes(content)
+        return self.call(command, name)
+
+    def call_with_settings(self, content: bytes) -> Outcome:
+        """Fits with a changed TOML file."""
+        (self.folder / "a.toml").write_bytes(content)
+        rows = self._restore("classify", "classify.csv").with_name("classify.csv")
+        flags = "--config", self.folder / "a.toml", "--data.train", rows, "--out", self.folder / "out/run"
+        with contextlib.chdir(self.folder):
+            return call(kmha, "fit", *flags, "--overwrite")
+
+
 @st.composite
-def changed_runs(draw: Any, content: dict[str, bytes]) -> tuple[str, bytes]:
-    """A file of a run with a change; config.json is a part of model.keras."""
-    name = draw(st.sampled_from(BUNDLE_FILES))
-    if name in ("bundle.json", "config.json") and draw(st.booleans()):
-        return name, json.dumps(draw(changed_values(json.loads(content[name])))).encode()
-    return name, draw(changed_bytes(content[name]))
+def changed_runs(draw: Any, runs: Runs) -> tuple[str, str, bytes]:
+    """The name of a file of rows, and a changed file of the run of its task: its name and content."""
+    name = draw(st.sampled_from([name for name in DATA if not name.endswith((".tsv", ".jsonl"))]))
+    content = runs.content[name.partition(".")[0]]
+    file = draw(st.sampled_from(list(content)))
+    if file.endswith(".json") and draw(st.booleans()):
+        return name, file, json.dumps(draw(changed_values(json.loads(content[file])))).encode()
+    return name, file, draw(changed_bytes(content[file]))
 
 
-def run_files(folder: Path) -> dict[str, bytes]:
-    """Saves a run; returns the content of its files."""
-    one_label_bundle().save(folder)
-    content = {name: (folder / name).read_bytes() for name in BUNDLE_FILES if (folder / name).exists()}
-    with zipfile.ZipFile(folder / "model.keras") as archive:
-        return content | {"config.json": archive.read("config.json")}
-
-
-def read_run(original: dict[str, bytes], changed: tuple[str, bytes], folder: Path, command: str) -> Outcome:
-    """Runs a command on a run with a changed file, whose hash fits."""
-    name, content = changed
-    for each, before in original.items():
-        if each != "config.json":
-            (folder / each).write_bytes(before)
-    if name == "config.json":
-        name, content = "model.keras", _with_config(original["model.keras"], content)
-    if name == "bundle.json":
-        (folder / name).write_bytes(content)
-    else:
-        put(folder, name, content)
-    if command == "predict":
-        return call(predict, folder, stdin=b"good bread\n")
-    rows = write_csv(folder.parent / "rows.csv", [(text, "a") for text in TEXTS[:4]])
-    if command == "evaluate":
-        return call(evaluate, folder, "--data", rows)
-    return call(report, folder, "--data", rows, "--out", folder.parent / "page.html")
+@st.composite
+def changed_rows(draw: Any) -> tuple[str, bytes]:
+    """The name and the changed content of a file of rows."""
+    name = draw(st.sampled_from(list(DATA)))
+    return name, draw(changed_bytes(DATA[name]))
 
 
 def _with_config(model: bytes, config: bytes) -> bytes:

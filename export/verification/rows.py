@@ -59,7 +59,7 @@ class Rows:
         if self.part is None or self.task is None:
             return None
         scores = self.task.scores(self.part, list(labels), predictions, decision)
-        value = scores[self.task.metric]
+        value = scores.get(self.task.metric)  # none of queries without queries
         return None if value is None else float(value)
 
 

@@ -66,14 +66,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     version = manifest.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise InputError(f"{path}: expected bundle format {FORMAT} or older, got {version}; update kmha")
-    for name, (expected, is_valid) in (_ENTRIES | _OF_TASK.get(str(manifest.get("task")), {})).items():
-        if name not in manifest:
+    needed = _ENTRIES | _OF_TASK.get(str(manifest.get("task")), {})
+    for name, (expected, is_valid) in (needed | _OPTIONAL).items():
+        if name in needed and name not in manifest:
             raise InputError(f"{path}: {name} is missing")
-        if not is_valid(manifest[name]):
+        if name in manifest and not is_valid(manifest[name]):
             raise InputError(f"{path}: {name} must be {expected}, got {_shown(manifest[name])}")
-    if not _is_probability(manifest.get("abstain_below", 0.0)):
-        actual = _shown(manifest["abstain_below"])
-        raise InputError(f"{path}: abstain_below must be a number from 0 to 1, got {actual}")
     labels, thresholds = manifest["labels"], manifest["thresholds"]
     if thresholds is not None and len(thresholds) != len(labels):
         raise InputError(
@@ -159,6 +157,10 @@ def _is_probability(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= 1
 
 
+def _is_lengths(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(n) is int and 0 <= n < LARGEST for n in value.values())
+
+
 def _is_hashes(value: Any) -> bool:
     """Accepts plain file names only: a path could point at any file of the reader."""
     return isinstance(value, dict) and all(
@@ -175,6 +177,11 @@ _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "thresholds": ("null or finite numbers", _is_thresholds),
     "text": ("an object", lambda value: isinstance(value, dict)),
     "files": ("SHA-256 by file name, which must be plain names", _is_hashes),
+}
+_OPTIONAL: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "abstain_below": ("a number from 0 to 1", _is_probability),
+    "lengths": ("numbers of tokens by percentile", _is_lengths),
+    "given_scheme": (f"one of {', '.join(SCHEMES)}", lambda value: value in SCHEMES),
 }
 _TARGETS = ("binary", "classes", "graded")
 _OF_TASK: dict[str, dict[str, tuple[str, Callable[[Any], bool]]]] = {

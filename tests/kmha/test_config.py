@@ -34,6 +34,9 @@ from kmha.models.encoder import TransformerEncoder
         ({"ngram_buckets": MAX_HASHED_ID}, "ngram_buckets must be below 262144"),
         ({"ngram_buckets": 9, "vocabulary_size": MAX_HASHED_ID}, "vocabulary_size must be below 262144"),
         ({"ngram_buckets": 9, "ngram_orders": (2, 1)}, "ngram_orders must be 2 or more each"),
+        ({"ngram_buckets": 9, "ngram_orders": (2, 1e308)}, "ngram_orders must be 2 or more each"),
+        ({"hidden_dim": 128.0}, "hidden_dim must be at least 1, got 128.0"),
+        ({"ngram_buckets": "9"}, "ngram_buckets must be at least 0, got 9"),
         ({"ngram_buckets": 9, "ngram_orders": ()}, "ngram_orders must be 2 or more each"),
         (
             {"layer_sizes": [(4, 512)]},

@@ -63,14 +63,13 @@ def delayed_stop() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Handles SIGTERM and SIGINT by `interrupt` inside the block, and raises a lost one again at its end."""
+    """Handles SIGTERM and SIGINT by `interrupt` inside the block."""
     # A shell starts background commands with SIGINT ignored.
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     _Stop.is_requested = False
     try:
         with signal_handler(interrupt, signal.SIGTERM, *(() if is_ignored else (signal.SIGINT,))):
             yield
-            check_stop()
     finally:
         _Stop.is_requested = False
 

@@ -20,7 +20,7 @@ import tyro
 from kmha.errors import InputError, did_you_mean, printable, shown
 from kmha.input_files import read_input
 from training.cli.bounds import check_ranges
-from training.cli.exceptions import CheckpointWriteError, interruptible
+from training.cli.exceptions import CheckpointWriteError, check_stop, interruptible
 from training.cli.help import format_help
 
 Config = TypeVar("Config")
@@ -109,6 +109,8 @@ def run(command: Callable[[], int]) -> int:
         with interruptible():
             status = command()
             sys.stdout.flush()
+            if status != INTERRUPTED:
+                check_stop()
             return status
     except InputError as error:
         logger.error(f"error: {error}")

@@ -234,7 +234,7 @@ def _column_ranking(true: np.ndarray, scores: np.ndarray) -> tuple[float, float]
     # Of equal scores half of the negative rows are below a positive one.
     negatives_below = (below - own_below + up_to - own_up_to) / 2
     area = np.mean(negatives_below) / (len(ranked) - len(positives))
-    return area, np.mean((len(positives) - own_below) / (len(ranked) - below))
+    return float(area), float(np.mean((len(positives) - own_below) / (len(ranked) - below)))
 
 
 def _mean(values: np.ndarray | list[float]) -> float | None:

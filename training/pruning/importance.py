@@ -137,7 +137,7 @@ class EvaluationRows:
     @property
     def metric(self) -> str:
         """The score by which the run's weights were selected."""
-        return str(self.bundle.details.get("metric", self.task.metric))
+        return self.task.metric
 
     def with_bundle(self, bundle: Bundle) -> "EvaluationRows":
         """The same rows for a bundle with the same tokenizer."""

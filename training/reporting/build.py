@@ -88,7 +88,7 @@ def report_data_of(
         run,
         name=run.resolve().name,
         task=task,
-        metric=bundle.details.get("metric") or task.metric,
+        metric=task.metric,
         splits=[ScoredSplit(name, part, predictions)],
         scores=task.scores(
             part, bundle.labels, predictions, {"thresholds": bundle.thresholds}, intervals=True

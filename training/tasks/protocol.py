@@ -10,6 +10,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.document_windows import WindowShape
+from kmha.errors import InputError, shown
 from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Masking, Subset, TrainingSet
 from training.io.tables import Row
 from training.tasks.settings import TaskSettings
@@ -251,6 +252,14 @@ class Task(TaskSettings, abc.ABC):
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> Baseline:
         """Fits the baseline and scores it on the evaluated rows."""
+
+
+def metric_of_bundle(bundle: Any, known: Sequence[Any]) -> Any:
+    """The metric in a bundle's details, by default the first one; raises InputError for one that is not known."""
+    metric = bundle.details.get("metric", known[0])
+    if metric not in known:
+        raise InputError(f"bundle.json: metric must be one of {', '.join(known)}, got {shown(metric)}")
+    return metric
 
 
 def intervals_of(resampled: "Sequence[ResampledScores]") -> dict[str, list[float]]:

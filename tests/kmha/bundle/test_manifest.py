@@ -55,6 +55,22 @@ def test_a_masked_language_model_has_no_labels(folder):
             read_manifest(folder)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lengths": [9]}, "lengths must be numbers of tokens by percentile, got"),
+        ({"lengths": {"p50": 9.5}}, "lengths must be numbers of tokens by percentile, got"),
+        ({"lengths": {"p50": None}}, "lengths must be numbers of tokens by percentile, got"),
+        ({"given_scheme": ["bio"]}, "given_scheme must be one of"),
+        ({"abstain_below": 2}, "abstain_below must be a number from 0 to 1, got 2"),
+    ],
+)
+def test_other_values_of_the_training_are_checked_too(folder, values, message):
+    write_manifest(folder, VALUES | values, FILES)
+    with pytest.raises(InputError, match=message):
+        read_manifest(folder)
+
+
 def test_values_cannot_override_format_or_hashes(folder):
     write_manifest(folder, VALUES | {"format": 99, "files": {}}, FILES)
     with open_bundle(folder) as (manifest, files):

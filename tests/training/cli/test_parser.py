@@ -155,6 +155,15 @@ def test_a_termination_ends_a_command_like_an_interrupt(capsys):
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_a_stop_that_a_command_reports_is_not_reported_twice(capsys):
+    def fit():
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 130
+
+    assert run(fit) == 130 and capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment, request):

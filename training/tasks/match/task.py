@@ -21,7 +21,7 @@ from training.tasks.match.rows import (
     pair_columns,
     pair_examples,
 )
-from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
+from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of, metric_of_bundle
 from training.tasks.settings import BY_QUERY, DEFAULT_FORM, LISTS, NONE, Loss, MatchSettings, Metric, Target
 
 logger = logging.getLogger("kmha")
@@ -44,8 +44,9 @@ class MatchTask(MatchSettings, Task):
     @classmethod
     def from_bundle(cls, bundle: Any) -> "MatchTask":
         """The task of a trained bundle."""
-        metric = bundle.details.get("metric", "auto")
-        return cls(target=bundle.model.target, form=bundle.model.form, best_by=metric)
+        target = bundle.model.target
+        metric = metric_of_bundle(bundle, (*_METRICS[target], *(BY_QUERY if target != "classes" else ())))
+        return cls(target=target, form=bundle.model.form, best_by=metric)
 
     @property
     def metric(self) -> str:

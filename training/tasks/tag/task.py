@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.tags import Scheme, allowed_transitions, broken_words, detect_scheme, repair_tags, spans_of, tags_of
 from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Subset
 from training.io.tables import Row
-from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
+from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of, metric_of_bundle
 from training.tasks.settings import TagSettings
 from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns
 
@@ -34,11 +34,12 @@ class TagTask(TagSettings, Task):
     @classmethod
     def from_bundle(cls, bundle: Any) -> "TagTask":
         """The task of a trained bundle."""
+        known = ("token_accuracy",) if bundle.model.scheme == "none" else ("span_f1", "token_accuracy")
         return cls(
             scheme=bundle.model.scheme,
             given_scheme=bundle.details.get("given_scheme", bundle.model.scheme),
             split=bundle.preprocessor.split,
-            best_by=bundle.details.get("metric", "auto"),
+            best_by=metric_of_bundle(bundle, known),
         )
 
     @property
