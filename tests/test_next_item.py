@@ -11,6 +11,7 @@ from examples.next_item import (
     NextItem,
     baseline_scores,
     evaluate,
+    item_vectors,
     main,
     pad,
     read_sequences,
@@ -49,6 +50,13 @@ def test_baselines_count_popular_items_and_followers():
     assert found["markov"].round(3).tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 2, 0], [0, 0, 1, 0, 0]]
     # After 4 and 1: 2 follows 1 once, and 1 follows 4 once, at half the weight.
     assert found["co_occurrence"][2].round(3).tolist() == [0, 0.5, 1, 0.5, 0]
+
+
+def test_items_of_the_same_places_have_equal_vectors(monkeypatch):
+    monkeypatch.setattr(next_item, "HIDDEN_DIM", 3)
+    vectors = item_vectors([[1, 2, 4], [1, 3, 4], [5, 6, 7], [7, 5, 6]], 7)
+    np.testing.assert_allclose(vectors[2], vectors[3], atol=1e-5)
+    assert np.linalg.norm(vectors[2]) > 0.1 and abs(vectors[2] @ vectors[6]) < 1e-5
 
 
 def test_a_state_does_not_depend_on_later_items():
