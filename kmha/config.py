@@ -10,6 +10,8 @@ from kmha.errors import InputError
 
 # n-gram hashes are computed as (hash * 8191 + id) in int32, which cannot overflow below 2**18.
 MAX_HASHED_ID = 2**18
+# Hashes are computed token by token.
+MAX_NGRAM_ORDER = 64
 
 Norm = Literal["pre", "post"]
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
@@ -110,8 +112,10 @@ class EncoderConfig:
             below, size = f"below {MAX_HASHED_ID}", self.vocabulary_size
             _require(self.ngram_buckets < MAX_HASHED_ID, "ngram_buckets", below, self.ngram_buckets)
             _require(size < MAX_HASHED_ID, "vocabulary_size", f"{below} with n-grams", size)
-            are_valid = bool(self.ngram_orders) and all(_is_count(order, 2) for order in self.ngram_orders)
-            _require(are_valid, "ngram_orders", "2 or more each", self.ngram_orders)
+            are_valid = bool(self.ngram_orders) and all(
+                _is_count(order, 2) and order <= MAX_NGRAM_ORDER for order in self.ngram_orders
+            )
+            _require(are_valid, "ngram_orders", f"2 to {MAX_NGRAM_ORDER} each", self.ngram_orders)
 
     @property
     def head_size(self) -> int:

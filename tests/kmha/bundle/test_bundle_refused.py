@@ -229,6 +229,13 @@ def test_a_model_larger_than_its_weights_is_rejected_before_it_is_built(saved, m
     assert "numbers" in refused(saved)
 
 
+def test_n_grams_of_any_length_are_rejected_before_they_are_computed(saved, monkeypatch):
+    """Numbers of 19 digits are read as floats; Keras would read an integer and compute 10^18 hashes."""
+    monkeypatch.setattr(keras.saving, "load_model", None)
+    change_model(saved, lambda config: config["config"]["encoder"].update({"ngram_orders": [2, 10**18]}))
+    assert "ngram_orders must be 2 to 64 each" in refused(saved)
+
+
 def test_a_model_file_that_grows_when_unpacked_is_rejected(saved, monkeypatch):
     monkeypatch.setattr(keras.saving, "load_model", None)
 

@@ -41,7 +41,7 @@ def with_match(**values) -> FitConfig:
             with_encoder(positions="rotary", head_dim=3),
             "--encoder.head-dim must be even for rotary positions",
         ),
-        (with_encoder(ngram_orders=(1, 2)), "--encoder.ngram-orders must be 2 or more each, got (1, 2)"),
+        (with_encoder(ngram_orders=(1, 2)), "--encoder.ngram-orders must be 2 to 64 each, got (1, 2)"),
         (with_encoder(ngram_buckets=2**18), "--encoder.ngram-buckets must be below 262144, got 262144"),
         (with_text(vocabulary_size=2**18), "--text.vocabulary-size must be below 262144 with n-grams"),
         (with_text(vocabulary_size=5), "--text.vocabulary-size: expected more than 5, got 5"),
