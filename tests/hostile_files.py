@@ -170,7 +170,9 @@ class Runs:
         self.folder = folder
         shutil.copytree(EARLIER / "run", folder / "classify")
         pair_bundle().save(folder / "match")
-        make_tagger_bundle(BIO).save(folder / "tag")
+        # As BERT, which export.huggingface writes.
+        bert = {"norm": "post", "norm_epsilon": 1e-12, "positions": "learned"}
+        make_tagger_bundle(BIO, **bert, ngram_buckets=0).save(folder / "tag")
         masked_bundle().save(folder / "masked-lm")
         for name in EARLIER.glob("model.*"):
             shutil.copy(name, folder)
