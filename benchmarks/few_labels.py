@@ -1,7 +1,8 @@
 """python -m benchmarks.few_labels cells --data NAME=TRAIN.csv,TEST.csv … --out FILE.jsonl [--rows 4 8 16 64]
 
 Draws rows of each label, trains with `training.fit --encoder.pretrained` and its defaults, and fits logistic regression
-(C 10) on unit vectors of the frozen encoder. Prints means and standard errors of the test accuracy.
+(C 10) on unit vectors of the frozen encoder. Prints means and standard errors of the test accuracy. `--setfit-python
+PYTHON` adds SetFit (`benchmarks/setfit_cell.py`), and the mean difference of kmha and SetFit on the same draws.
 
     python -m benchmarks.few_labels suggest --data NAME=TRAIN.csv,TEST.csv … --out FILE.jsonl --target ACCURACY
 
@@ -18,6 +19,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -31,7 +33,8 @@ import numpy as np
 
 from kmha.quiet import import_tensorflow
 
-FIT, FROZEN = "training.fit", "frozen"
+FIT, FROZEN, SETFIT = "training.fit", "frozen", "setfit"
+ROOT = Path(__file__).resolve().parent.parent
 FROZEN_STRENGTH = 10.0
 FIRST_ROWS = 4
 MAX_LENGTH = 128
@@ -118,19 +121,43 @@ def mean_and_error(values: Sequence[float]) -> str:
     return f"{np.mean(values):.3f} ± {error:.3f} ({len(values)})"
 
 
-def fit_cell(flags: Sequence[str], train: Rows, test: Rows, seed: int, folder: Path) -> dict[str, Any]:
-    """Scores and processor time of one fit in a process of its own; `flags` are of training.fit."""
-    files = {
+def write_both(train: Rows, test: Rows, folder: Path) -> dict[str, Path]:
+    """Writes the rows of both parts into a folder."""
+    return {
         name: write_rows(folder / f"{name}.csv", rows) for name, rows in (("train", train), ("test", test))
     }
-    data = [f"--data.{name}={path}" for name, path in files.items()]
+
+
+def setfit_cell(
+    python: str, checkpoint: str, train: Rows, test: Rows, seed: int, folder: Path
+) -> dict[str, Any]:
+    """Accuracy and seconds of SetFit, from the same checkpoint in a process of another environment."""
+    from kmha.pretrained.sources import PACKAGES, installed_folder
+
+    files = write_both(train, test, folder)
+    source = installed_folder(checkpoint) if checkpoint in PACKAGES else checkpoint
+    found = subprocess.run(
+        [
+            *(python, str(ROOT / "benchmarks/setfit_cell.py"), str(source)),
+            *(str(files["train"]), str(files["test"]), str(seed)),
+        ],
+        check=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    return json.loads(found.stdout.decode().splitlines()[-1])
+
+
+def fit_cell(flags: Sequence[str], train: Rows, test: Rows, seed: int, folder: Path) -> dict[str, Any]:
+    """Scores and processor time of one fit in a process of its own; `flags` are of training.fit."""
+    data = [f"--data.{name}={path}" for name, path in write_both(train, test, folder).items()]
     quick = ["--no-report", "--no-baseline", f"--train.seed={seed}", f"--out={folder / 'run'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-m", "training.fit", *flags, *data, *quick],
         check=True,
         stdout=subprocess.DEVNULL,
-        cwd=Path(__file__).resolve().parent.parent,
+        cwd=ROOT,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     metrics = json.loads((folder / "run" / "metrics.json").read_text("utf-8"))
@@ -176,21 +203,31 @@ def frozen_cell(vectors: FrozenVectors, train: Rows, test: Rows) -> dict[str, An
 
 def cells(options: argparse.Namespace, sets: list[DataSet], results: Results) -> None:
     """The command `cells`."""
-    vectors = FrozenVectors(options.checkpoint)
+    vectors = FrozenVectors(options.checkpoint) if FROZEN in options.methods else None
     table: dict[tuple[str, int], dict[str, list[float]]] = {}
     for method, rows, seed, each in product(options.methods, options.rows, options.seeds, sets):
         key = f"{method} {each.name} {rows} {seed}"
         if key not in results:
             train = [each.train[row] for row in draw(each.train, rows, seed)]
-            if method == FROZEN:
-                results.add(key, frozen_cell(vectors, train, each.test))
-            else:
-                with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
-                    results.add(key, fit_cell(options.fit, train, each.test, seed, Path(folder)))
+            with tempfile.TemporaryDirectory(prefix="kmha-") as temporary:
+                folder = Path(temporary)
+                if vectors is not None and method == FROZEN:
+                    found = frozen_cell(vectors, train, each.test)
+                elif method == SETFIT:
+                    python, checkpoint = options.setfit_python, options.checkpoint
+                    found = setfit_cell(python, checkpoint, train, each.test, seed, folder)
+                else:
+                    found = fit_cell(options.fit, train, each.test, seed, folder)
+            results.add(key, found)
         cell = table.setdefault((each.name, rows), {})
         cell.setdefault(method, []).append(results[key]["accuracy"])
     for (name, rows), cell in table.items():
-        print(name, rows, *(f"{method} {mean_and_error(found)}" for method, found in cell.items()), sep=" | ")
+        shown = [f"{method} {mean_and_error(found)}" for method, found in cell.items()]
+        for other in (FROZEN, SETFIT):
+            if FIT in cell and other in cell:
+                differences = [own - its for own, its in zip(cell[FIT], cell[other], strict=True)]
+                shown.append(f"{FIT} - {other} {mean_and_error(differences)}")
+        print(name, rows, *shown, sep=" | ")
 
 
 class FewLabelModel:
@@ -358,7 +395,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--test-rows", type=int, default=1000)
     group = parser.add_argument_group("cells")
     group.add_argument("--rows", nargs="+", type=int, default=[4, 8, 16, 64], help="of a label")
-    group.add_argument("--methods", nargs="+", default=[FROZEN, FIT], choices=(FROZEN, FIT))
+    group.add_argument(
+        "--methods", nargs="+", choices=(FROZEN, FIT, SETFIT), help="default: all that can run"
+    )
+    group.add_argument("--setfit-python", help="the Python of an environment with SetFit")
     group = parser.add_argument_group("suggest")
     group.add_argument("--target", type=float, default=0.8, help="accuracy")
     group.add_argument("--stage", default="contrastive", choices=tuple(STRENGTHS))
@@ -371,6 +411,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     group.add_argument("--most", type=int, default=300, help="labels")
     options, flags = parser.parse_known_args(argv)
     options.fit = [f"--encoder.pretrained={options.checkpoint}", *flags]
+    if not options.methods:
+        options.methods = [FROZEN, FIT, *([SETFIT] if options.setfit_python else [])]
+    if SETFIT in options.methods and not options.setfit_python:
+        parser.error("--methods setfit: expected --setfit-python")
     import_tensorflow()
     sets = [DataSet.read(value, options.test_rows) for value in options.data]
     {"cells": cells, "suggest": suggest}[options.command](options, sets, Results(options.out))

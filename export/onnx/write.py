@@ -36,6 +36,7 @@ from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.attention_parts import blocks_from
 
 TABLE_VALUES = 1 << 18
+FEED_FORWARD = "/feed_forward"  # in the names of their products
 
 
 def write_onnx(
@@ -206,8 +207,10 @@ def _erfc(context, node, name, arguments) -> None:
 def quantized(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.ModelProto:
     """The model that `convert` returned, with 8-bit integer weights and activations quantized at run time.
 
-    Products with one of `float_layers` in their names stay in float32. The weights are unsigned: signed weights
-    saturate on processors without VNNI, so predictions depend on the machine.
+    Products with one of `float_layers` in their names stay in float32. Those of feed-forward layers have 8-bit weights
+    and float32 activations: one scale for all activations of a batch does not fit the outliers of pretrained encoders.
+    The other weights are unsigned: signed weights saturate on processors without VNNI, so predictions depend on the
+    machine.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -220,8 +223,11 @@ def quantized(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         prepared = onnx.load_model(folded)
         _products_from_gemm(prepared)
+        _store_weights_in_8_bits(prepared, FEED_FORWARD, float_layers)
         excluded = [
-            node.name for node in prepared.graph.node if any(layer in node.name for layer in float_layers)
+            node.name
+            for node in prepared.graph.node
+            if any(layer in node.name for layer in (*float_layers, FEED_FORWARD))
         ]
         # The quantizer first replaces a Gemm by a MatMul of this name.
         excluded += [f"{name}_MatMul" for name in excluded]
@@ -232,6 +238,26 @@ def quantized(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.
     del result.metadata_props[:]
     result.metadata_props.extend(model.metadata_props)
     return result
+
+
+def _store_weights_in_8_bits(model: onnx.ModelProto, part: str, float_layers: Sequence[str]) -> None:
+    """Stores the weights of products with `part` in their names as int8, with a scale for each column."""
+    constants = {constant.name: constant for constant in model.graph.initializer}
+    stored = {}  # names of the weights in float32, which several products may share
+    for node in model.graph.node:
+        name = node.input[1] if node.op_type == "MatMul" else None
+        if name not in constants or part not in node.name or any(each in node.name for each in float_layers):
+            continue
+        if name not in stored:
+            weights = onnx.numpy_helper.to_array(constants[name])
+            scale = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
+            arrays = {f"{name}_8_bits": np.rint(weights / scale).astype(np.int8), f"{name}_scale": scale}
+            model.graph.initializer.extend(onnx.numpy_helper.from_array(a, key) for key, a in arrays.items())
+            model.graph.initializer.remove(constants[name])
+            stored[name] = onnx.helper.make_node("DequantizeLinear", [*arrays], [f"{name}_float"], axis=1)
+        node.input[1] = f"{name}_float"
+    for node in reversed(stored.values()):
+        model.graph.node.insert(0, node)
 
 
 def _products_from_gemm(model: onnx.ModelProto) -> None:

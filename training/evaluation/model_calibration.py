@@ -50,6 +50,9 @@ class BeforeCalibration:
     calibration: Calibration  # that was applied
     decision: dict[str, Any]  # on validation rows before, converted to the new probabilities
     scores: dict[str, dict[str, Any]]  # of the validation rows and, if there are any, the test rows before
+    test_logits: (
+        np.ndarray | None
+    )  # of the test rows after, float32 [R, C]; None without such rows or of a tagger
 
     def compare(self, after: dict[str, Any]) -> dict[str, Any]:
         """The values for metrics.json, with the scores of the same rows after the calibration."""
@@ -81,15 +84,23 @@ def calibrate_on_validation(
         return None
     decision = task.tune_thresholds(data.validation, labels, predictions)
     scores = {"validation": task.scores(data.validation, labels, predictions, decision)}
+    test_logits = None
     if data.test is not None:
-        predictions = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
+        source = inputs.evaluated("test", task.targets(data.test, labels))
+        if task_of(evaluator.model) == TAG:
+            predictions = evaluator.predict(source)
+        else:
+            # Calibrated logits follow from these: the test rows are predicted once.
+            test_logits = evaluator.raw_outputs(source)
+            predictions = evaluator.with_outputs(source, test_logits).predict(source)
+            test_logits = found.apply(test_logits).astype(np.float32)
         scores["test"] = task.scores(data.test, labels, predictions, decision)
     calibrate(evaluator.model, found)
     if evaluator.out_of_fold is not None:
         evaluator.out_of_fold.logits = found.apply(evaluator.out_of_fold.logits).astype(np.float32)
     if "thresholds" in decision:
         decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}
-    return BeforeCalibration(found, decision, scores)
+    return BeforeCalibration(found, decision, scores, test_logits)
 
 
 def can_calibrate(model: Any) -> bool:

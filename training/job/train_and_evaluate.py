@@ -164,7 +164,10 @@ def _evaluate(
         "validation": task.scores(data.validation, labels, predictions, decision),
     }
     if data.test is not None:
-        predictions = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
+        source = inputs.evaluated("test", task.targets(data.test, labels))
+        if before and before.test_logits is not None:
+            evaluator = evaluator.with_outputs(source, before.test_logits)
+        predictions = evaluator.predict(source)
         scored_splits.append(ScoredSplit("test", data.test, predictions))
     metrics[name] = scores = task.scores(data.evaluated, labels, predictions, decision, intervals=True)
     if before:

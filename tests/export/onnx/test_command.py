@@ -122,7 +122,11 @@ def test_quantized_weights_are_integers(tmp_path):
     products = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm")]
     # What is left in float32 multiplies activations with activations.
     assert not [node.name for node in products if kernels & set(node.input)]
-    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 6
+    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 4
+    # Activations of feed-forward layers stay in float32, their weights do not.
+    stored = [constant for constant in model.graph.initializer if constant.name.endswith("_8_bits")]
+    assert len(stored) == 2
+    assert {constant.data_type for constant in stored} == {onnx.TensorProto.INT8}
     assert json.loads(session(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["labels"])
 
 

@@ -14,6 +14,8 @@ from training.linear.fit import (
     fit_scale,
     out_of_fold_logits,
     sample_rows,
+    smoothed_loss,
+    trusted_share,
     weigh,
 )
 from training.tasks.classify import ClassifyTask
@@ -156,3 +158,23 @@ def test_the_encoder_counts_less_for_rare_labels():
     assert factor > 0 and factors.shape == (LABELS,) and factors[2] < 0.4 * factors[0]
     one_label = fit_linear_path(_source(200, 0), _source(50, 1), LABELS, V, seed=0)
     assert one_label.label_rows is None
+
+
+def test_a_gain_within_its_error_has_no_share():
+    random = np.random.default_rng(0)
+    noise = random.normal(size=400)
+    assert trusted_share(noise - noise.mean() + 0.05) == 0.0  # one standard error
+    assert trusted_share(noise - noise.mean() + 0.2) == pytest.approx(0.75)  # four of them
+    assert trusted_share(noise - noise.mean() - 0.2) == 0.0
+    assert trusted_share(np.zeros(400)) == 0.0
+
+
+def test_an_encoder_without_a_certain_gain_leaves_the_linear_path_as_it_is():
+    random = np.random.default_rng(0)
+    targets = random.integers(0, LABELS, 300)
+    good = 3.0 * np.eye(LABELS)[targets] + 2 * random.normal(size=(300, LABELS))
+    noise = random.normal(size=(300, LABELS))
+    factor, of_encoder = weigh(good, noise, targets)
+    assert of_encoder == 0.0
+    best = min(np.linspace(0.1, 3, 291), key=lambda value: smoothed_loss(value * good, targets))
+    assert factor == pytest.approx(best, abs=0.02)

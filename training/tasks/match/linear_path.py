@@ -15,7 +15,7 @@ from kmha.layers.linear_ngrams import packed_keys
 from kmha.layers.linear_pairs import LinearPairs, pair_keys
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
-from training.linear.fit import smoothed_loss, weigh
+from training.linear.fit import shrunk, smoothed_losses, weigh
 from training.linear.ngrams import MIN_TEXTS, table_size
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
 
@@ -167,7 +167,8 @@ def fit_pair_path(
     tried = []
     for penalty in PENALTIES:
         path, kernel, bias = unfitted.fitted(features, values, rows.weights, penalty)
-        tried.append((_loss(checked @ kernel + bias, validation.targets[:, 0], target), path))
+        loss = float(_losses(checked @ kernel + bias, validation.targets[:, 0], target).mean())
+        tried.append((loss, path))
     loss, path = min(tried, key=lambda each: each[0])
     kind = "ridge" if target == "graded" else "logistic"
     description = (
@@ -194,7 +195,10 @@ def _shape_of(layer: LinearPairs) -> dict[str, Any]:
 def weigh_pairs(
     linear: np.ndarray, encoder: np.ndarray, values: np.ndarray, target: str
 ) -> tuple[float, float, float]:
-    """The factors, at least 0, of two logits [R, C] and the bias whose sum has the lowest loss; classes have bias 0."""
+    """The factors, at least 0, of two logits [R, C] and the bias whose sum has the lowest loss; classes have bias 0.
+
+    Except for graded pairs they are `shrunk`.
+    """
     if target == "classes":
         return (*weigh(linear, encoder, values.astype(np.int64)), 0.0)
     if target == "graded":
@@ -205,21 +209,29 @@ def weigh_pairs(
         factors, _ = nnls(rows, np.concatenate([values - values.mean(), prior.sum(axis=1) / 2]))
         return float(factors[0]), float(factors[1]), float(values.mean() - both.mean(axis=0) @ factors)
 
-    def loss(found: np.ndarray) -> float:
-        return _loss(found[0] * linear + found[1] * encoder + found[2], values, target)
+    def losses(found: np.ndarray) -> np.ndarray:
+        return _losses(found[0] * linear + found[1] * encoder + found[2], values, target)
 
-    bounds = [(0.0, 10.0), (0.0, 10.0), (-10.0, 10.0)]
-    found = minimize(loss, np.array([1.0, 1.0, 0.0]), method="L-BFGS-B", bounds=bounds).x
+    both, alone = (
+        minimize(
+            lambda found: losses(found).mean(),
+            np.array([1.0, min(1.0, largest), 0.0]),
+            method="L-BFGS-B",
+            bounds=[(0.0, 10.0), (0.0, largest), (-10.0, 10.0)],
+        ).x
+        for largest in (10.0, 0.0)
+    )
+    found = shrunk(both, alone, losses)
     return float(found[0]), float(found[1]), float(found[2])
 
 
-def _loss(logits: np.ndarray, values: np.ndarray, target: str) -> float:
-    """Cross-entropy of smoothed targets; of graded pairs the mean squared error."""
+def _losses(logits: np.ndarray, values: np.ndarray, target: str) -> np.ndarray:
+    """Cross-entropy of smoothed targets, float64 [R]; of graded pairs the squared error."""
     if target == "graded":
-        return float(((logits[:, 0] - values) ** 2).mean())
+        return (logits[:, 0] - values) ** 2
     if target == "binary":
         logits, values = np.concatenate([np.zeros_like(logits), logits], axis=1), values > 0
-    return smoothed_loss(logits, values.astype(np.int64))
+    return smoothed_losses(logits, values.astype(np.int64))
 
 
 def _batches(source: Any) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
