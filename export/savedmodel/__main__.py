@@ -20,9 +20,9 @@ from training.cli.parser import parse, run
 class SavedModelConfig:
     """Exports a run as a SavedModel for TensorFlow Serving."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the served model; a new version is added to it."""
     xla: bool = False
     """Add a signature predict_ids_xla, compiled once for each batch size and length."""

@@ -25,9 +25,9 @@ logger = logging.getLogger("kmha")
 class TfliteConfig:
     """Exports a run as a TFLite model, with the files that a device needs."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.tflite")]
     """The file to write; OUT.tokenizer.json, OUT.labels.txt and OUT.vocab.txt are written next to it."""
     quantize: Literal["none", "float16", "dynamic", "int8"] = "none"
     """How weights, and with int8 also activations, are quantized."""

@@ -1,4 +1,5 @@
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -21,6 +22,16 @@ def test_every_command_has_a_name(capsys):
             file = folder / "__main__.py" if module.ispkg else folder.with_suffix(".py")
             is_command = file.exists() and "def main(argv" in file.read_text("utf-8")
             assert (name in MODULES.values()) == (is_command and name != "export.commands"), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_help_of_each_command_names_its_arguments(capsys, name):
+    assert main([*name.split(), "--help"]) == 0
+    usage, *lines = capsys.readouterr().out.splitlines()
+    assert "None" not in usage and not any(line.startswith("  PATH") for line in lines)
+    if any(line.startswith("  RUN") for line in lines):
+        missing = call(main, *name.split()).err
+        assert re.match(r"error: missing (RUN|RUN_OR_SAVEDMODEL) \(", missing) and "(required)" not in missing
 
 
 def test_commands_are_dispatched(tmp_path, capsys):

@@ -113,7 +113,7 @@ def _parse_help(config_type: type, program: str) -> tuple[str, list[tuple[str, l
         (title, [(_NOISE.sub("", name), _NOISE.sub("", text)) for name, text in entries])
         for title, entries in sections
     ]
-    return "\n".join(head).rstrip(), cleaned
+    return _NOISE.sub("", "\n".join(head).rstrip()), cleaned
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ _REWORDED = (
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯ "
 # A missing argument: its name and its help text.
-_MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
+_MISSING = r"(--\S+ \S+|\b[A-Z_]+(?:\.[a-z]+)?) ([A-Z].*?)\.? \(required\)"
 
 
 class _StandardError(logging.Handler):
