@@ -8,7 +8,7 @@ from typing import Any
 from kmha.bundle.manifest import MATCH, TAG
 from kmha.errors import InputError
 from training.data.sources import Source
-from training.io.tables import Row, parse_json_row, raise_missing
+from training.io.tables import ColumnNames, Row, parse_json_row, raise_missing, refuse_missing_values
 from training.tasks.match.rows import TEXT_A, TEXT_B
 from training.tasks.settings import LABEL, LABELS, TEXT
 from training.tasks.tag.rows import SPANS, TAGS, WORDS
@@ -42,7 +42,9 @@ def object_source(data: Any, part: str, task: str) -> Source:
         if len(places) < len(columns):
             raise InputError(f"{name}: expected unique column names, got {', '.join(map(str, columns))}")
         return Source(
-            name, list(places), lambda wanted: _rows(_records(data, places, wanted, name), wanted, name)
+            name,
+            ColumnNames(places),
+            lambda wanted: _rows(_records(data, places, wanted, name), wanted, name),
         )
     if hasattr(data, "as_numpy_iterator"):
         data = data.as_numpy_iterator()
@@ -77,14 +79,16 @@ def _table_columns(data: Any) -> list[Any] | None:
 def _records(
     data: Any, places: Mapping[str, Any], wanted: Sequence[str], name: str
 ) -> Iterator[dict[str, Any]]:
+    names = ColumnNames(places)
     for column in wanted:
-        if column not in places:
-            raise_missing(name, column, list(places))
+        if column not in names:
+            raise_missing(name, column, names)
+    keys = [places[names[names.index(column)]] for column in wanted]
     # Of Hugging Face data sets: the names of classes, which are stored as numbers.
     features = getattr(data, "features", None)
     features = features if isinstance(features, Mapping) else {}
-    texts = [_class_names(features.get(column)) for column in wanted]
-    for values in _zip([data[places[column]] for column in wanted], name):
+    texts = [_class_names(features.get(key)) for key in keys]
+    for values in _zip([data[key] for key in keys], name):
         yield {
             column: value if text is None else text(value)
             for column, text, value in zip(wanted, texts, values, strict=True)
@@ -132,6 +136,7 @@ def _rows(records: Iterable[Any], wanted: Sequence[str], name: str) -> Iterator[
             if column not in record:
                 raise_missing(place, column, list(record))
         values = {column: record[column] for column in wanted}
+        refuse_missing_values(values, place)
         try:
             line = json.dumps(values, default=_python_value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import itertools
 import json
+import numbers
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ _ARROW_SUFFIXES = (PARQUET, ".arrow", ".feather")
 _CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
 # A name in a first line that is a row and no header: a number, or a text of three words or more.
 _VALUE = re.compile(r"\s*(-?[0-9]+([.,][0-9]+)?|(\S+\s+){2,}\S+)\s*")
+
+
+# Of pandas.NA and pandas.NaT.
+_MISSING_TYPES = ("NAType", "NaTType")
 
 
 @dataclass(frozen=True)
@@ -251,6 +256,7 @@ def arrow_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = 
 
 def _values_as_text(values: dict[str, Any], names: Sequence[str], place: str) -> dict[str, str | list[str]]:
     """Values of Python as those of a JSONL file."""
+    refuse_missing_values(values, place)
     try:
         return parse_json_row(json.dumps(values, ensure_ascii=False, allow_nan=False), names, (), place)
     except (TypeError, ValueError) as error:
@@ -259,6 +265,16 @@ def _values_as_text(values: dict[str, Any], names: Sequence[str], place: str) ->
         raise InputError(
             f"{place}: expected texts, numbers or lists of these, got others ({error})"
         ) from None
+
+
+def refuse_missing_values(values: Mapping[str, Any], place: str) -> None:
+    """Raises InputError for None, NaN and the missing values of pandas."""
+    for name, value in values.items():
+        is_nan = isinstance(value, numbers.Real) and value != value
+        if value is None or is_nan or type(value).__name__ in _MISSING_TYPES:
+            raise InputError(
+                f"{place}: expected a value for {name!r}, got {value}, a missing value; remove the row or fill it in"
+            )
 
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:

@@ -32,8 +32,9 @@ def column_hint(name: str, flag: str, available: Sequence[str], task: str) -> st
 
 
 def refuse_missing_value(label: str, column: str, place: str) -> None:
-    """Raises InputError for the label nan, which pandas writes for a missing value."""
-    if label == "nan":
+    """Raises InputError for nan, NaN and <NA>, which pandas writes for a missing label."""
+    if label in ("nan", "NaN", "<NA>"):
         raise InputError(
-            f"{place}: {column} must be a label, got nan, a missing value of pandas; remove the row or rename the label"
+            f"{place}: {column} must be a label, got {label}, a missing value of pandas; remove the row or rename the"
+            " label"
         )

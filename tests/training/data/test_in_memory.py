@@ -145,12 +145,20 @@ def test_classes_of_hugging_face_have_names():
             "expected unique column names, got text, text",
         ),
         ([ROWS[0], {"text": "a"}], "train list:2: expected column 'label', got columns text"),
-        (pd.DataFrame({"text": ["a", None], "label": LABELS}), "train DataFrame:2: expected "),
-        (pd.DataFrame({"text": ["a", "b"], "label": [1, float("nan")]}), "train DataFrame:2: expected texts"),
         (
-            [("a", None)],
-            "train list:1: expected a string, a number or a list of strings for 'label', got null",
+            pd.DataFrame({"text": ["a", None], "label": LABELS}, dtype=object),
+            "train DataFrame:2: expected a value for 'text', got None, a missing value; remove the row or fill it in",
         ),
+        (
+            pd.DataFrame({"text": ["a", "b"], "label": [1, float("nan")]}),
+            "train DataFrame:2: expected a value for 'label', got nan, a missing value",
+        ),
+        (
+            pd.DataFrame({"text": ["a", pd.NA], "label": LABELS}, dtype="string"),
+            "train DataFrame:2: expected a value for 'text', got <NA>, a missing value",
+        ),
+        ([("a", np.float32("nan"))], "train list:1: expected a value for 'label', got nan, a missing value"),
+        ([("a", None)], "train list:1: expected a value for 'label', got None, a missing value"),
         (
             [("a", object())],
             "train list:1: expected texts, numbers or lists of these, got others (a value of",
@@ -162,3 +170,10 @@ def test_other_objects_and_values_are_refused(data, message):
     with pytest.raises(InputError) as error:
         read(data, columns=["text", "label"])
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_names_of_columns_match_without_case_and_blanks():
+    frame = pd.DataFrame(ROWS).rename(columns={"text": " Text ", "label": "LABEL"})
+    assert read(frame, columns=["text", "label"])[0] == EXPECTED
+    source = object_source(frame, "train", "classify")
+    assert source.columns is not None and "text" in source.columns

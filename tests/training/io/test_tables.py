@@ -360,5 +360,12 @@ def test_missing_values_in_parquet(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["x", None]}), path)
-    with pytest.raises(InputError, match=r"a.parquet:2: expected a string, .* for 'text', got null"):
+    with pytest.raises(
+        InputError, match=r"a.parquet:2: expected a value for 'text', got None, a missing value"
+    ):
+        read(path)
+    parquet.write_table(pyarrow.table({"text": [1.0, float("nan")]}), path)
+    with pytest.raises(
+        InputError, match=r"a.parquet:2: expected a value for 'text', got nan, a missing value"
+    ):
         read(path)

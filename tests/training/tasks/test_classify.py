@@ -84,6 +84,14 @@ def test_parse_row_returns_the_example(task, given_labels, expected):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        *(
+            (
+                {"text": "x", "label": name},
+                f"a.csv:2: label must be a label, got {name}, a missing value of pandas; remove the row or rename the"
+                " label",
+            )
+            for name in ("nan", "NaN", "<NA>")
+        ),
         ({"text": "x", "label": " "}, "a.csv:2: label must be one label, got none"),
         ({"text": "x", "label": []}, "a.csv:2: label must be one label, got none"),
         ({"text": "x", "label": ["a", "b"]}, "a.csv:2: label must be one label, got 2 labels"),
