@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError, did_you_mean, format_names
 from training.config.config import FitConfig, flatten
+from training.io.tables import refuse_missing_values
 from training.job.train import train
 
 _logger = logging.getLogger("kmha")
@@ -128,6 +129,7 @@ class KmhaClassifier(ClassifierMixin, _Estimator):
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         check_consistent_length(inputs, y)
+        _refuse_missing_labels(y)
         check_classification_targets(y)
         if type_of_target(y) == "multilabel-indicator":
             self.classes_ = np.arange(np.shape(y)[1])
@@ -270,6 +272,13 @@ class KmhaTagger(_Estimator):
         predicted, task = self.predict(X), TagTask.from_bundle(self.bundle_)
         gold = [task.to_model_scheme(tags) for tags in _lists(y)]
         return tag_scores(gold, predicted, self.bundle_.model.scheme)[task.metric]
+
+
+def _refuse_missing_labels(y: Any) -> None:
+    labels = np.asarray(y, dtype=object)
+    if labels.ndim == 1:
+        for row, label in enumerate(labels, start=1):
+            refuse_missing_values({"label": label}, f"y:{row}")
 
 
 def _lists(rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -165,6 +165,12 @@ def test_processes_of_joblib_train_and_return_fitted_estimators():
         (["a", "b"], ["x", "x"], "expected y of two classes or more, got 1 class, x"),
         (["a", "b"], ["x", "x "], "expected labels that differ in more than whitespace, got 'x', 'x'"),
         (["a", "b"], ["x"], "inconsistent numbers of samples"),
+        (
+            ["a", "b", "c"],
+            ["x", float("nan"), "y"],
+            "y:2: expected a value for 'label', got nan, a missing value",
+        ),
+        (["a", "b", "c"], ["x", "y", None], "y:3: expected a value for 'label', got None, a missing value"),
         (["a", "b"], [0.5, 1.7], "Unknown label type: continuous"),
     ],
 )

@@ -136,6 +136,10 @@ def _rows(records: Iterable[Any], wanted: Sequence[str], name: str) -> Iterator[
             if column not in record:
                 raise_missing(place, column, list(record))
         values = {column: record[column] for column in wanted}
+        # Scalars of PyArrow may be null.
+        values = {
+            column: value.as_py() if hasattr(value, "as_py") else value for column, value in values.items()
+        }
         refuse_missing_values(values, place)
         try:
             line = json.dumps(values, default=_python_value, ensure_ascii=False, allow_nan=False)

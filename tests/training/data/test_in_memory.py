@@ -158,6 +158,7 @@ def test_classes_of_hugging_face_have_names():
             "train DataFrame:2: expected a value for 'text', got <NA>, a missing value",
         ),
         ([("a", np.float32("nan"))], "train list:1: expected a value for 'label', got nan, a missing value"),
+        ({"text": [Scalar(None)], "label": ["x"]}, "train dict:1: expected a value for 'text', got None"),
         ([("a", None)], "train list:1: expected a value for 'label', got None, a missing value"),
         (
             [("a", object())],
