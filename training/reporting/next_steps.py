@@ -37,7 +37,9 @@ def next_steps(
 def _improvements(
     config: FitConfig, metrics: dict[str, Any], texts: Iterable[Any], in_memory: bool
 ) -> Iterator[tuple[str, str]]:
-    """Fits that may be better: reason and command."""
+    """Fits that may be better: reason and command. There are none if the model predicted every row."""
+    if metrics.get(metrics.get("judged_on", ""), {}).get(metrics["metric"]) == 1:
+        return
     run, verdict = config.out_folder(), verdict_of(metrics.get("baseline", {}), metrics["metric"])
     is_pretrained = bool(config.encoder.pretrained)
     if verdict in (BASELINE_WINS, NO_DIFFERENCE) and not is_pretrained and is_english(texts):

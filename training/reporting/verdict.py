@@ -66,11 +66,11 @@ def verdict_blocks(report_data: ReportData) -> Iterator[Block]:
 
 
 def _label_points(report_data: ReportData) -> Iterator[str]:
-    """The label with the lowest F1 and the most frequent confusion."""
+    """The label with the lowest F1, if it is below 1, and the most frequent confusion."""
     scores = report_data.scores
     per_label = scores.get("per_class") or scores.get("per_type") or {}
     counted = {name: each for name, each in per_label.items() if each["support"]}
-    if len(counted) > 1:
+    if len(counted) > 1 and any(each["f1"] < 1 for each in counted.values()):
         name = min(counted, key=lambda each: counted[each]["f1"])
         each = counted[name]
         yield (

@@ -12,11 +12,12 @@ ENGLISH = ["Who is the author of the book ?", "What are the names of the two shi
 CHINESE = ["体育新闻"]
 
 
-def metrics(verdict: str = "model wins", losses=(1.0, 0.5, 0.499)) -> dict:
+def metrics(verdict: str = "model wins", losses=(1.0, 0.5, 0.499), accuracy=0.9) -> dict:
     history = [{"epoch": epoch, "val_loss": loss} for epoch, loss in enumerate(losses)]
     comparison = {"accuracy": {"verdict": verdict}}
     baseline = {"baseline": {"comparison": comparison}} if verdict else {}
-    return {"metric": "accuracy", "history": history, "best_epoch": len(losses) - 1, **baseline}
+    scores = {"metric": "accuracy", "judged_on": "test", "test": {"accuracy": accuracy}}
+    return {**scores, "history": history, "best_epoch": len(losses) - 1, **baseline}
 
 
 def steps(*flags: str, texts=ENGLISH, **values) -> list[str]:
@@ -50,6 +51,11 @@ def test_more_epochs_while_the_validation_loss_falls():
     )
     for losses in ((1.0,), (0.5, 1.0, 0.9)):
         assert "savedmodel" in steps(losses=losses)[0]
+
+
+def test_a_perfect_score_needs_no_better_fit():
+    for verdict in ("baseline wins", "no difference shown"):
+        assert "savedmodel" in steps(verdict=verdict, losses=(1.0, 0.5, 0.4), accuracy=1.0)[0]
 
 
 def test_the_linear_classifier_alone_if_the_baseline_wins():

@@ -1,9 +1,11 @@
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.command_runs import ROOT
-from training.reporting.verdict import headline, terminal_lines
+from training.reporting.verdict import headline, terminal_lines, verdict_blocks
 
 MODEL = {"rows": 500, "accuracy": 0.9, "intervals": {"accuracy": [0.87, 0.93]}}
 
@@ -44,6 +46,23 @@ def test_without_a_comparison_the_headline_has_the_scores():
         MODEL, {"accuracy": 0.4}, "accuracy", "linear baseline"
     )
     assert headline({"macro_f1": None}, {}, "macro_f1", "baseline") == "Score of the model: macro F1 –."
+
+
+def test_a_label_is_the_weakest_one_only_if_it_has_errors():
+    def shown(f1: float) -> str:
+        values = {"precision": 1.0, "recall": f1, "support": 3}
+        per_class = {"a": {"f1": 1.0, **values}, "b": {"f1": f1, **values}}
+        data: Any = SimpleNamespace(
+            scores={"accuracy": 0.9, "per_class": per_class},
+            metric="accuracy",
+            metrics={},
+            task=SimpleNamespace(traits=SimpleNamespace(baseline_name="linear baseline")),
+            scores_of=lambda name: {},
+        )
+        return str(list(verdict_blocks(data)))
+
+    assert "Weakest label: b, F1 0.5000" in shown(0.5)
+    assert "Weakest label" not in shown(1.0)
 
 
 def test_the_end_of_a_fit_is_that_of_the_page(tmp_path, monkeypatch):
