@@ -17,6 +17,7 @@ from typing import Any
 import tyro
 
 from kmha.errors import InputError, did_you_mean, shown
+from kmha.version import package_version
 from training.cli.parser import run
 
 TRAINING = (
@@ -66,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = " ".join(words[:count])
     if name in MODULES:
         return importlib.import_module(_file(name)).main(words[count:])
+    if name == "--version":
+        print(f"kmha {package_version()}")
+        return 0
     if name == COMPLETION:
         return run(lambda: _print_completion(words[1:]))
     return run(lambda: _show_overview(name, words[count - 1 : count]))
@@ -132,7 +136,7 @@ def _overview() -> str:
         [
             *lines,
             "",
-            "kmha COMMAND --help shows the options of a command.",
+            "kmha COMMAND --help shows the options of a command, kmha --version the version.",
             f"kmha {COMPLETION} {'|'.join(SHELLS)} prints a script for the completion of commands and flags.",
         ]
     )

@@ -8,6 +8,7 @@ import pytest
 import export
 import training
 from export.commands import MODULES, SHELLS, main
+from kmha.version import package_version
 from tests.command_runs import ROOT, call, clean_environment
 
 
@@ -32,6 +33,11 @@ def test_help_of_each_command_names_its_arguments(capsys, name):
     if any(line.startswith("  RUN") for line in lines):
         missing = call(main, *name.split()).err
         assert re.match(r"error: missing (RUN|RUN_OR_SAVEDMODEL) \(", missing) and "(required)" not in missing
+
+
+def test_the_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kmha {package_version()}\n"
 
 
 def test_commands_are_dispatched(tmp_path, capsys):
