@@ -55,4 +55,4 @@ def test_each_command_prints_what_its_page_shows(news_run, tmp_path, monkeypatch
 def test_console_blocks_of_all_pages_are_run():
     pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert {page for page in pages if transcript(page)} == set(PAGES)
-    assert sum(output.startswith("error: ") for _, output in transcript(PAGES[-1])) == 18
+    assert sum(output.startswith("error: ") for _, output in transcript(PAGES[-1])) == 19

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
+from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, TAG
 from kmha.errors import InputError, did_you_mean
-from training.io.tables import header_hint
+from training.io.tables import TEXT, header_hint
 
 # Columns by which the rows of a task are recognized, with their name in a message.
 _RECOGNIZED = (
@@ -21,11 +21,14 @@ _RECOGNIZED = (
 def column_hint(name: str, flag: str, available: Sequence[str], task: str) -> str:
     """A hint to append to a message about a missing column of the training rows.
 
-    Names another task that has these columns, else a similar column, else a missing header and the flag of the column.
+    Names another task that has these columns, or the one for texts alone, else a similar column, else a missing header
+    and the flag of the column.
     """
     for columns, rows, other in _RECOGNIZED:
         if other != task and all(each in available for each in columns):
             return f"; {rows}? --task {other}"
+    if list(available) == [TEXT]:
+        return f"; texts without labels? --task {MASKED_LM}"
     return (
         did_you_mean(name, available, f"--data.{flag} {{}}") or f"{header_hint(available)}; set --data.{flag}"
     )

@@ -55,6 +55,7 @@ def test_label_column_and_multi_label_are_resolved(task, available, given_name, 
     ("available", "hint"),
     [
         (["text", "Label2"], "got text, Label2; did you mean --data.label-column Label2?"),
+        (["text"], "got text; texts without labels? --task masked-lm"),
         (["text", "y"], "got text, y; set --data.label-column"),
     ],
 )
