@@ -173,9 +173,7 @@ def convert(
         # The converter's calibration crashes on loops, and decoding is a loop.
         raise InputError("--quantize: expected none, float16 or dynamic for a tagger, got int8")
     if quantize == "int8" and not bundle.sample:
-        raise InputError(
-            "--quantize int8: expected a run with a sample of its training texts, got one without"
-        )
+        raise InputError("--quantize int8: expected a run with a sample of its texts, got one without")
     names = dict(zip(signature_names(lengths), lengths, strict=True))
     embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
     with contextlib.ExitStack() as stack:

@@ -168,7 +168,7 @@ class Bundle:
         thresholds: Multi-label: the minimum probability of each label (None: 0.5). Binary matcher: the minimum
             probability of a match. Otherwise None.
         details: More JSON values for bundle.json: columns, data hashes, lengths of the training rows in tokens.
-        sample: Some training texts or pairs, used to calibrate and warm up exports.
+        sample: Some validation or training texts or pairs, used to calibrate and warm up exports.
         abstain_below: For a model with one prediction per row, the probability below which the prediction is marked
             as unreliable; None: never.
 

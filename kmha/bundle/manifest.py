@@ -23,7 +23,7 @@ LARGEST = 3.4e38
 # How often a run that is being replaced is read, and how long its folder may be missing in between.
 ATTEMPTS, MISSING_S = 20, 0.05
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
-# A sample of the training texts, one JSON string a line; optional.
+# A sample of the validation and training texts, one JSON string a line; optional.
 SAMPLE = "sample.jsonl"
 CLASSIFY, MATCH, TAG, MASKED_LM = "classify", "match", "tag", "masked-lm"
 TASKS = (CLASSIFY, MATCH, TAG, MASKED_LM)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -112,7 +112,9 @@ def train_and_evaluate(
         **data.task.details_for_bundle,
         **(starting_model.details if starting_model else {}),
     }
-    sample = sample_texts(data.train, config.train.seed)
+    # Exports compare their predictions on it; those for training rows are too confident to show errors.
+    parts = (data.train,) if data.is_cross_validated else (data.validation, data.train)
+    sample = sample_texts(parts, config.train.seed)
     thresholds = decision.get("thresholds")
     bundle = Bundle(evaluator.model, inputs.preprocessor, data.labels, thresholds, details, sample)
     return FitResult(bundle, metrics, scored_splits, lengths)
@@ -246,15 +248,21 @@ def length_percentiles(lengths: np.ndarray) -> dict[str, int]:
     return {f"p{percent}": int(value) for percent, value in zip(PERCENTILES, values, strict=True)}
 
 
-def sample_texts(part: Subset, seed: int) -> list[Any]:
-    """The texts, or pairs of texts, of up to 256 random rows, each truncated to 2,000 characters."""
-    rng = np.random.default_rng([seed, 7])
-    rows = np.sort(rng.choice(part.rows, min(SAMPLE_ROWS, len(part.rows)), replace=False))
-    fields = range(len(part.examples.texts))
-    columns = [
-        [text[:SAMPLE_CHARACTERS] for text in part.examples.read_texts(rows, field)] for field in fields
-    ]
-    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+def sample_texts(parts: Sequence[Subset], seed: int) -> list[Any]:
+    """The texts, or pairs of texts, of up to 256 random rows, each truncated to 2,000 characters.
+
+    They are of the first part, and of the next ones if it has fewer rows.
+    """
+    sample: list[Any] = []
+    for part in parts:
+        rng = np.random.default_rng([seed, 7])
+        rows = np.sort(rng.choice(part.rows, min(SAMPLE_ROWS - len(sample), len(part.rows)), replace=False))
+        fields = range(len(part.examples.texts))
+        columns = [
+            [text[:SAMPLE_CHARACTERS] for text in part.examples.read_texts(rows, field)] for field in fields
+        ]
+        sample += columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    return sample
 
 
 def report_fit(

@@ -34,8 +34,6 @@ ROOM, ROOM_ALONE = 4.0, 1.5
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 # Training rows of a label with half of the encoder's factor.
 TRUSTED_ROWS = 100
-# The encoder counts as far as its gain on validation rows exceeds so many standard errors.
-GAIN_ERRORS = 2.0
 FOLDS = 4
 CHUNK_ROWS = 10_000
 # Random training rows are enough: at most so many, with so many tokens in all.
@@ -279,14 +277,12 @@ def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, fl
 def trusted_share(gains: np.ndarray) -> float:
     """How much of a gain on validation rows, float64 [R], to expect on other rows: 0 to 1.
 
-    1 - (e / g)^2 for a mean gain g above its error e = `GAIN_ERRORS` standard errors, else 0.
+    1 - (e / g)^2 for a mean gain g above its standard error e, else 0.
 
-    Source: James and Stein 1961, "Estimation with Quadratic Loss": the positive part of their estimator, where the
-    factor of the variance is chosen on validation rows.
+    Source: the positive part of the estimator of James and Stein 1961, "Estimation with Quadratic Loss".
     """
-    gain = gains.mean()
-    error = GAIN_ERRORS * gains.std() / np.sqrt(len(gains))
-    return float(max(0.0, 1.0 - (error / gain) ** 2)) if gain > 0 else 0.0
+    gain, error = gains.mean(), gains.std() / np.sqrt(len(gains))
+    return float(1.0 - (error / gain) ** 2) if gain > error else 0.0
 
 
 def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -160,7 +160,7 @@ def test_int8_without_a_sample_is_rejected(run_folder, tmp_path):
     bundle.sample = []
     bundle.save(tmp_path / "run")
     outcome = call(main, tmp_path / "run", tmp_path / "new" / "m.tflite", "--quantize=int8")
-    assert outcome.status == 2 and "expected a run with a sample of its training texts" in outcome.err
+    assert outcome.status == 2 and "expected a run with a sample of its texts" in outcome.err
     assert not (tmp_path / "new").exists()
 
 

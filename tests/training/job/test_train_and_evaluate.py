@@ -27,16 +27,25 @@ def part(tmp_path, rows, count=None):
 def test_sample_is_drawn_from_the_part_and_depends_on_the_seed(tmp_path):
     rows = [(f"text {number}", "a") for number in range(1000)]
     some = part(tmp_path, rows, 600)
-    first = sample_texts(some, 1)
+    first = sample_texts([some], 1)
     assert len(first) == len(set(first)) == kept.SAMPLE_ROWS
     assert set(first) <= {text for text, _ in rows[:600]}
-    assert first == sample_texts(some, 1) != sample_texts(some, 2)
+    assert first == sample_texts([some], 1) != sample_texts([some], 2)
 
 
 def test_sample_of_a_small_part_has_all_rows_and_truncated_texts(tmp_path):
     rows = [*news_rows(5, seed=1), ("x" * 10_000, "food")]
-    texts = sample_texts(part(tmp_path, rows), 0)
+    texts = sample_texts([part(tmp_path, rows)], 0)
     assert texts == [text[: kept.SAMPLE_CHARACTERS] for text, _ in rows]
+
+
+def test_sample_is_of_the_first_part_and_filled_up_with_the_second(tmp_path):
+    rows = [(f"text {number}", "a") for number in range(1000)]
+    everything = part(tmp_path, rows)
+    first, second = (Subset(everything.examples, np.arange(*ends)) for ends in ((0, 30), (30, 1000)))
+    found = sample_texts([first, second], 0)
+    assert found[:30] == [text for text, _ in rows[:30]]
+    assert len(found) == len(set(found)) == kept.SAMPLE_ROWS
 
 
 def test_percentiles_are_lengths_of_texts():
@@ -47,7 +56,7 @@ def test_percentiles_are_lengths_of_texts():
 def test_sample_of_pairs(tmp_path):
     rows = [*((f"a {number}", f"b {number}") for number in range(9)), ("x" * 10_000, "")]
     examples = write_examples((Example(pair, ("1",), "") for pair in rows), tmp_path, num_texts=2)
-    found = sample_texts(Subset(examples, np.arange(10)), 0)
+    found = sample_texts([Subset(examples, np.arange(10))], 0)
     assert found == [*rows[:9], ("x" * kept.SAMPLE_CHARACTERS, "")]
 
 

@@ -164,8 +164,8 @@ def test_a_gain_within_its_error_has_no_share():
     random = np.random.default_rng(0)
     noise = random.normal(size=400)
     noise = (noise - noise.mean()) / noise.std()  # the standard error of the mean is 0.05
-    assert trusted_share(noise + 0.05) == 0.0
-    assert trusted_share(noise + 0.2) == pytest.approx(0.75)
+    assert trusted_share(noise + 0.05) == pytest.approx(0.0)
+    assert trusted_share(noise + 0.1) == pytest.approx(0.75)
     assert trusted_share(noise - 0.2) == 0.0
     assert trusted_share(np.zeros(400)) == 0.0
 
