@@ -177,6 +177,12 @@ def train(
                 f"both paths: {factors[0]:.2f} times the linear path, {np.max(factors[1]):.2f} times the encoder, "
                 + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
             )
+            if not np.any(factors[1]):
+                hint = "; --encoder.size none trains the path alone" if config.task == "classify" else ""
+                logger.info(
+                    "the model is its linear path: the encoder lowers the validation loss by no more than the"
+                    f" standard error{hint}"
+                )
     return evaluator, progress
 
 
