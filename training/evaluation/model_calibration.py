@@ -50,9 +50,8 @@ class BeforeCalibration:
     calibration: Calibration  # that was applied
     decision: dict[str, Any]  # on validation rows before, converted to the new probabilities
     scores: dict[str, dict[str, Any]]  # of the validation rows and, if there are any, the test rows before
-    test_logits: (
-        np.ndarray | None
-    )  # of the test rows after, float32 [R, C]; None without such rows or of a tagger
+    # Of the test rows after, float32 [R, C]; None without such rows or of a tagger.
+    test_logits: np.ndarray | None
 
     def compare(self, after: dict[str, Any]) -> dict[str, Any]:
         """The values for metrics.json, with the scores of the same rows after the calibration."""
