@@ -7,6 +7,7 @@ tensorflow and tensorflow-text.
 """  # noqa: D415
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -15,6 +16,9 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+
+# oneDNN keeps compiled products of up to 1,024 shapes for each kind: texts of all lengths fill memory for an hour.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 
