@@ -209,6 +209,9 @@ def test_words_are_tagged():
     assert model.predict_proba(sentences[:1])[0].shape == (len(sentences[0]), len(model.classes_))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:OptunaSearchCV is experimental", "ignore:`optuna.terminator`:FutureWarning"
+)
 def test_a_search_of_optuna():
     integration = pytest.importorskip("optuna_integration")
     optuna = pytest.importorskip("optuna")
