@@ -174,6 +174,8 @@ def _check_rows(
     counts = _class_counts(train, rows)
     if not one_label and len(np.unique(train.label_digests()[rows])) < 2:
         given = f"only {format_names(map(repr, counts))}" if counts else "no label"
+        # Several labels a row, or tags: rows may share more than one.
+        given += " in every row" if len(counts) > 1 else ""
         raise InputError(
             f"{train.origin}: expected training rows with two different labels or more, got {given}{after}"
         )
