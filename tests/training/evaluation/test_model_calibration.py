@@ -14,7 +14,7 @@ from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import make_tagger_bundle
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, topic_rows, write_csv
-from training.evaluation.evaluator import top_predictions
+from training.evaluation.evaluator import Evaluator, top_predictions
 from training.evaluation.model_calibration import (
     MIN_ROWS,
     can_calibrate,
@@ -265,7 +265,15 @@ def check(calibrated: dict, plain: dict, answers) -> None:
     assert answers(calibrated["bundle"]) == answers(plain["bundle"])
 
 
-def test_calibrated_fit_has_the_same_predictions(tmp_path):
+def test_calibrated_fit_has_the_same_predictions_from_one_pass_over_the_test_rows(tmp_path, monkeypatch):
+    outputs, passes = Evaluator._outputs, []
+
+    def counted(self, source):
+        if self.out_of_fold is None or source is not self.out_of_fold.source:
+            passes.append(len(source.rows))
+        return outputs(self, source)
+
+    monkeypatch.setattr(Evaluator, "_outputs", counted)
     files = {
         name: write_csv(tmp_path / f"{name}.csv", news_rows(rows, seed=seed))
         for seed, (name, rows) in enumerate((("train", 60), ("validation", 120), ("test", 30)))
@@ -274,6 +282,7 @@ def test_calibrated_fit_has_the_same_predictions(tmp_path):
     texts = [text for text, _ in news_rows(50, seed=9)]
     check(found[0], found[1], lambda bundle: [each["label"] for each in bundle.predict(texts)])
     assert "temperature" in found[0]["said"] and "calibration error" in found[0]["said"]
+    assert passes.count(30) == 2  # of each fit one
 
 
 @pytest.mark.second
