@@ -1,5 +1,6 @@
 """The command: importance of heads, and pruned runs that work like any run."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 
+import numpy as np
 import pytest
 
 from kmha.bundle.bundle import Bundle
@@ -16,6 +18,17 @@ from training import embed, evaluate, explain, fit, predict, report
 from training.heads import main
 
 WORDS_OF = {"rain": "weather", "soup": "food"}
+
+
+@pytest.fixture(scope="module")
+def news_run(news_run, tmp_path_factory):
+    """The run with another head: six validation rows show no gain of its encoder, so that it does not count."""
+    folder = shutil.copytree(news_run.folder, tmp_path_factory.mktemp("heads") / "news")
+    bundle = Bundle.load(folder)
+    kernel = bundle.model.head.kernel
+    kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+    bundle.save(folder)
+    return dataclasses.replace(news_run, folder=folder)
 
 
 @pytest.fixture(scope="module")
