@@ -15,7 +15,7 @@ from export.tflite.write import convert, new_interpreter, op_counts, run_convert
 from export.verification import tolerances
 from kmha.errors import InputError
 from tests.artifact_store import stored
-from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, make_linear_bundle, one_label_bundle
 from tests.command_runs import call, run_script
 from tests.export.conftest import BUNDLES, unbounded
 
@@ -120,6 +120,13 @@ def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size
     assert weights[0] < size * weights[1]
     difference = np.abs(load_tflite(rounded)(ALL) - bundle.probabilities(ALL))
     assert 0 < difference.max() < 2 * tolerance
+
+
+def test_texts_without_known_ngrams_are_finite_in_float16(tmp_path):
+    bundle = make_linear_bundle(multi_label=True)
+    for known in bundle.model.linear.packed.values():
+        known.assign(np.zeros_like(known))  # no n-gram
+    assert write_tflite(bundle, tmp_path / "m.tflite", [24], "float16")["max_difference"] < 2e-3
 
 
 def test_int8_computes_products_in_integers():
