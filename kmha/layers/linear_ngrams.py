@@ -106,8 +106,8 @@ class LinearNgrams(ConfigurableLayer):
     def norm(self, rows):
         """The number that divides a text's sum of weights, float32 [B, 1], from `ngram_rows`."""
         squares = ops.sum(ops.take(self.squares, rows), axis=(1, 2))
-        # Known n-grams have squares of 1 or more; smaller constants are 0 in exports with float16 weights.
-        return ops.sqrt(ops.maximum(squares, 1e-6))[:, None]
+        # Known n-grams have an idf of 1 or more. Small constants are 0 in exports with float16 or int8 weights.
+        return ops.maximum(ops.sqrt(squares), 1.0)[:, None]
 
     def call(self, token_ids, padding_mask):
         """See the class."""

@@ -122,11 +122,14 @@ def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size
     assert 0 < difference.max() < 2 * tolerance
 
 
-def test_texts_without_known_ngrams_are_finite_in_float16(tmp_path):
+@pytest.mark.parametrize("quantize", ["float16", "int8"])
+def test_texts_without_known_ngrams_are_finite(tmp_path, quantize):
     bundle = make_linear_bundle(multi_label=True)
     for known in bundle.model.linear.packed.values():
         known.assign(np.zeros_like(known))  # no n-gram
-    assert write_tflite(bundle, tmp_path / "m.tflite", [24], "float16")["max_difference"] < 2e-3
+    with unbounded():
+        worst = write_tflite(bundle, tmp_path / "m.tflite", [24], quantize)["max_difference"]
+    assert worst < (2e-3 if quantize == "float16" else 0.1)
 
 
 def test_int8_computes_products_in_integers():
