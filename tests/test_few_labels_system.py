@@ -264,7 +264,8 @@ def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
     flags = ("--data", f"news={train},{test}", "--checkpoint", checkpoint, "--seeds", "0", "1", SETTINGS[0])
     cells = call(few_labels, "cells", *flags, "--rows", "4", "--out", tmp_path / "cells.jsonl")
     assert cells.status == 0, cells.err
-    name, rows, frozen, fitted = cells.out.strip().split(" | ")
+    name, rows, frozen, fitted, difference = cells.out.strip().split(" | ")
+    assert difference.startswith("training.fit - frozen ") and difference.endswith("(2)")
     assert (name, rows) == ("news", "4") and frozen.startswith("frozen ") and fitted.endswith("(2)")
     results = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()]
     assert len(results) == 4 and all(0.4 < each["accuracy"] <= 1 for each in results)
