@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-# oneDNN keeps compiled products of up to 1,024 shapes for each kind: texts of all lengths fill memory for an hour.
+# oneDNN caches compiled products by shape: texts of all lengths fill its memory.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
