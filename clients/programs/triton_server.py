@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-# oneDNN caches compiled products by shape: texts of all lengths fill its memory.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+# oneDNN caches compiled products by shape: texts of all lengths fill its memory. Its results differ in the last bits,
+# so that a process that only imports this module keeps it.
+if __name__ == "__main__":
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 

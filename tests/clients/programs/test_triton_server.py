@@ -1,5 +1,7 @@
 """Versions that Triton serves: the newest that can be loaded."""
 
+import os
+import runpy
 import shutil
 import threading
 import time
@@ -8,6 +10,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
+from clients.programs import triton_server
 from clients.programs.triton_server import VersionFolder
 
 
@@ -19,6 +22,12 @@ def write_version(folder, number: int) -> None:
         return {"probabilities": tf.fill([tf.size(text), 1], float(number))}
 
     tf.saved_model.save(tf.Module(), str(folder / str(number)), {"serving_default": predict})
+
+
+def test_the_import_leaves_the_environment_of_other_programs_alone(monkeypatch):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    runpy.run_path(triton_server.__file__)
+    assert "TF_ENABLE_ONEDNN_OPTS" not in os.environ
 
 
 def test_a_new_version_replaces_the_served_one_and_frees_it(tmp_path):
