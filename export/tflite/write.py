@@ -34,7 +34,7 @@ from export.predictors.artifacts import TFLITE, Artifact
 from export.tflite import metadata
 from export.verification.examiner import check_export
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import CLASSIFY, TAG
+from kmha.bundle.manifest import CLASSIFY, CROSS_VALIDATED, TAG
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
 from kmha.layers.attention_parts import blocks_from, masked_score
@@ -45,11 +45,12 @@ Quantize = Literal["none", "float16", "dynamic", "int8"]
 # In 8 bits the masked score widens the scale of all scores; this value costs at most 1e-13 of the attention.
 MASKED_SCORE_INT8 = -30.0
 # Ops that int8 leaves in float32: one scale does not fit means over few and over many positions, the variances of
-# layer normalization span too many orders of magnitude, and probabilities would have steps of 1/256. Weights, tables
-# and matrix products, nearly all of the size and work, are integers.
+# layer normalization span too many orders of magnitude, and probabilities would have steps of 1/256. The products of
+# attention and GELU are slower in 8 bits (docs/results.md), and padding widens the scale of the products.
+# Weights, tables and their products, nearly all of the size and work, are integers.
 FLOAT_OPS = (
     *("SUM", "DIV", "MAXIMUM", "MEAN", "SQUARED_DIFFERENCE", "RSQRT"),
-    *("SOFTMAX", "LOGISTIC", "MUL", "ADD"),
+    *("SOFTMAX", "LOGISTIC", "MUL", "ADD", "BATCH_MATMUL", "GELU"),
 )
 # Dense layers whose range of values is so many times that of the median layer stay in float32 too: a BERT has single
 # values above one hundred among many below one, which 256 steps would make equal.
@@ -174,6 +175,12 @@ def convert(
         raise InputError("--quantize: expected none, float16 or dynamic for a tagger, got int8")
     if quantize == "int8" and not bundle.sample:
         raise InputError("--quantize int8: expected a run with a sample of its texts, got one without")
+    if quantize == "int8" and bundle.details.get("pretrained") and bundle.details.get(CROSS_VALIDATED):
+        # The predictions for training texts are too confident to show what 8-bit activations do to a BERT.
+        raise InputError(
+            "--quantize int8: expected a run with validation rows to check it on, got a pretrained encoder with few"
+            " labels; use --quantize dynamic, which is smaller and faster"
+        )
     names = dict(zip(signature_names(lengths), lengths, strict=True))
     embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
     with contextlib.ExitStack() as stack:
@@ -229,7 +236,7 @@ def _quantized(bundle: Bundle, content: bytes) -> bytes:
             code, name = model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode(), output.Name().decode()
             if pairs and any(layer in name for layer in PAIR_FLOAT_LAYERS):
                 float_layers.add(name)
-            elif pairs and code == schema.BuiltinOperator.GATHER:
+            elif code == schema.BuiltinOperator.GATHER:
                 _span_table(model, graph.Tensors(operator.Inputs(0)), output)
             elif code == schema.BuiltinOperator.FULLY_CONNECTED:
                 spans[name] = _span(output)
@@ -248,7 +255,8 @@ def _span(tensor: Any) -> float:
 def _span_table(model: Any, table: Any, output: Any) -> None:
     """Sets the range of looked-up values to the range of their whole table, in place.
 
-    With the range on the sample, every look-up would have its own scale, and so its own copy of the table.
+    With the range on the sample, every look-up, of each text and signature, would have its own scale, and so its own
+    copy of the table.
     """
     content, seen = model.Buffers(table.Buffer()).DataAsNumpy(), output.Quantization()
     # The data of a computed tensor is the number 0; integers have no range.

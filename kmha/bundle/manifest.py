@@ -25,6 +25,8 @@ ATTEMPTS, MISSING_S = 20, 0.05
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 # A sample of the validation and training texts, one JSON string a line; optional.
 SAMPLE = "sample.jsonl"
+# The entry of runs without validation rows, whose sample are training texts.
+CROSS_VALIDATED = "cross_validated"
 CLASSIFY, MATCH, TAG, MASKED_LM = "classify", "match", "tag", "masked-lm"
 TASKS = (CLASSIFY, MATCH, TAG, MASKED_LM)
 # The models of the tasks as messages name them.

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import read_manifest
+from kmha.bundle.manifest import CROSS_VALIDATED, read_manifest
 from training.cli.exceptions import NotChief
 from training.config.defaults import NO_ENCODER
 from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
@@ -108,6 +108,7 @@ def train_and_evaluate(
         "data": data.origins,
         "lengths": length_percentiles(lengths["train"]),
         **({"pretrained": config.encoder.pretrained} if config.encoder.pretrained else {}),
+        **({CROSS_VALIDATED: True} if data.is_cross_validated else {}),
         **({"calibration": before.calibration.values()} if before else {}),
         **data.task.details_for_bundle,
         **(starting_model.details if starting_model else {}),

@@ -1,9 +1,11 @@
+import re
 import shutil
 import zipfile
 from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 
 from export.device.tokenizer import Tokenizer
 from export.graph import chosen_lengths
@@ -13,6 +15,7 @@ from export.tflite.__main__ import main
 from export.tflite.predictor import TflitePredictor, load_tflite
 from export.tflite.write import convert, new_interpreter, op_counts, run_converter, write_tflite
 from export.verification import tolerances
+from kmha.bundle.manifest import CROSS_VALIDATED
 from kmha.errors import InputError
 from tests.artifact_store import stored
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, make_linear_bundle, one_label_bundle
@@ -132,20 +135,18 @@ def test_texts_without_known_ngrams_are_finite(tmp_path, quantize):
     assert worst < (2e-3 if quantize == "float16" else 0.1)
 
 
-def test_int8_computes_products_in_integers():
-    from ai_edge_litert import schema_py_generated as schema
-
+def test_int8_computes_products_with_weights_in_integers():
     content = convert(make_bundle(), [8, 24], "int8")
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
-    products = (schema.BuiltinOperator.FULLY_CONNECTED, schema.BuiltinOperator.BATCH_MATMUL)
-    found = [
-        graph.tensors[operator.inputs[place]].type
-        for graph in model.subgraphs
-        for operator in graph.operators
-        if model.operatorCodes[operator.opcodeIndex].builtinCode in products
-        for place in (0, 1)
-    ]
-    assert len(found) > 10 and set(found) == {schema.TensorType.INT8}
+    types = {schema.BuiltinOperator.FULLY_CONNECTED: [], schema.BuiltinOperator.BATCH_MATMUL: []}
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            code = model.operatorCodes[operator.opcodeIndex].builtinCode
+            if code in types:
+                types[code] += [graph.tensors[operator.inputs[place]].type for place in (0, 1)]
+    dense, attention = types.values()
+    assert len(dense) > 10 and set(dense) == {schema.TensorType.INT8}
+    assert len(attention) == 8 and set(attention) == {schema.TensorType.FLOAT32}
 
 
 def test_int8_leaves_layers_with_a_wide_range_in_float(tmp_path, monkeypatch):
@@ -172,6 +173,28 @@ def test_int8_without_a_sample_is_rejected(run_folder, tmp_path):
     outcome = call(main, tmp_path / "run", tmp_path / "new" / "m.tflite", "--quantize=int8")
     assert outcome.status == 2 and "expected a run with a sample of its texts" in outcome.err
     assert not (tmp_path / "new").exists()
+
+
+def test_int8_of_a_pretrained_encoder_with_few_labels_is_rejected(tmp_path):
+    bundle = make_bundle()
+    bundle.details |= {"pretrained": "minilm", CROSS_VALIDATED: True}
+    bundle.save(tmp_path / "run")
+    outcome = call(main, tmp_path / "run", tmp_path / "m.tflite", "--quantize=int8")
+    assert (outcome.status, outcome.err) == (
+        2,
+        "error: --quantize int8: expected a run with validation rows to check it on, got a pretrained encoder with few"
+        " labels; use --quantize dynamic, which is smaller and faster\n",
+    )
+
+
+def test_the_signatures_of_int8_share_one_token_table():
+    model = schema.Model.GetRootAsModel(convert(make_bundle(), [4, 24], "int8"), 0)
+    tables = []
+    for graph in (model.Subgraphs(index) for index in range(model.SubgraphsLength())):
+        for operator in (graph.Operators(index) for index in range(graph.OperatorsLength())):
+            if re.search(r"/tokens(_\d+)?/Gather", graph.Tensors(operator.Outputs(0)).Name().decode()):
+                tables.append(graph.Tensors(operator.Inputs(0)).Buffer())
+    assert len(tables) == 2 and len(set(tables)) == 1
 
 
 @pytest.mark.parametrize(
