@@ -78,7 +78,7 @@ def _verify(config: VerifyConfig) -> int:
         logger.info(line)
     assert rows.task is not None
     passed = all(report["passed"] for report in reports)
-    result = {"passed": passed, "rows": rows.real, "artefacts": reports}
+    result = {"passed": passed, "rows": rows.real, "artifacts": reports}
     if rows.task is not None:
         result[rows.task.metric] = examiner.metric
     print(to_json(result))

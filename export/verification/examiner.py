@@ -50,7 +50,7 @@ class Examiner:
 
         Raises InputError if the artifact cannot be read or its runtime is not installed.
         """
-        about = {"artefact": str(artifact.path), "format": artifact.format, "bytes": artifact.bytes}
+        about = {"artifact": str(artifact.path), "format": artifact.format, "bytes": artifact.bytes}
         try:
             predict = predict_isolated if self._isolated else _predict
             found = predict(artifact, self._rows.texts)
@@ -84,7 +84,7 @@ class Examiner:
             "quantization": facts["quantization"],
             "rows": self._rows.real,
             "sample_rows": self._rows.compared - self._rows.real,
-            "nasty_rows": len(self._rows.edge_case),
+            "edge_case_rows": len(self._rows.edge_case),
             "lengths": facts["lengths"],
             "rows_longer": int(longer.sum()),
             "rows_with_other_ids": count,
@@ -155,7 +155,7 @@ def check_export(bundle: Bundle, artifact: Artifact, final: Path) -> dict[str, A
     """
     report = Examiner(bundle, unlabeled_rows(bundle), isolated=False).report(artifact)
     if report["passed"]:
-        return {**report, "artefact": str(final)}
+        return {**report, "artifact": str(final)}
     layer, exact = report.get("first_divergent_layer"), report.get("quantization") == "none"
     place = f"; differs first in {layer}" if layer else ""
     hint = "" if exact else "; use another --quantize"
@@ -182,8 +182,8 @@ def summary(report: dict[str, Any]) -> list[str]:
     agreement = report["label_agreement"]
     same = "" if agreement is None else f", {agreement:.4f} of the labels are equal"
     lines = [
-        f"{report['sample_rows']} rows of the run's sample and {report['nasty_rows']} edge cases: largest difference "
-        f"{largest:.1e}, 99.9th percentile {p999:.1e}, {off:.4f} off by more than {OFF}{same}"
+        f"{report['sample_rows']} rows of the run's sample and {report['edge_case_rows']} edge cases: largest"
+        f" difference {largest:.1e}, 99.9th percentile {p999:.1e}, {off:.4f} off by more than {OFF}{same}"
     ]
     if report["rows_longer"]:
         lines.append(_longer(report))
@@ -209,11 +209,11 @@ def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
     lines = format_table([header, *body])
     for report in reports:
         for name, found in report.get("vectors", {}).items():
-            lines.append(_vectors(report["artefact"], name, found))
+            lines.append(_vectors(report["artifact"], name, found))
         for reason in report["failures"]:
-            lines.append(f"{report['artefact']}: {reason}")
+            lines.append(f"{report['artifact']}: {reason}")
         if report.get("first_divergent_layer"):
-            lines.append(f"{report['artefact']}: differs first in {report['first_divergent_layer']}")
+            lines.append(f"{report['artifact']}: differs first in {report['first_divergent_layer']}")
         if report.get("rows_longer"):
             lines.append(_longer(report))
     return lines
@@ -231,17 +231,17 @@ def _longer(report: dict[str, Any]) -> str:
         what, reference = "sentences need windows of more than its", "with windows of"
     else:
         what, reference = "texts are longer than its", "for the first"
-    start = f"{report['artefact']}: {report['rows_longer']} {what} {longest} tokens"
+    start = f"{report['artifact']}: {report['rows_longer']} {what} {longest} tokens"
     return f"{start}; compared with the run's predictions {reference} {longest}"
 
 
 def _cells(report: dict[str, Any]) -> tuple[str, ...]:
     size, verdict = f"{report['bytes'] / 1e6:.2f}", "pass" if report["passed"] else "FAIL"
     if "ops" not in report:
-        return (report["artefact"], "", size, *[""] * 7, verdict)
+        return (report["artifact"], "", size, *[""] * 7, verdict)
     (name,) = (key.removesuffix("_change") for key in report if key.endswith("_change"))
     return (
-        report["artefact"],
+        report["artifact"],
         "float32" if report["quantization"] == "none" else report["quantization"],
         size,
         _number(report["max_difference"], "{:.1e}", "NaN"),

@@ -180,14 +180,14 @@ def test_correct_vectors_pass_and_are_reported(run, served):
     paths = [run / "m.tflite", run / "dynamic.tflite", run / "m.onnx", served["one label"]]
     outcome = call(verify, run / "run", *paths, "--data", run / "rows.csv")
     assert outcome.status == 0, outcome.err
-    for report, name in zip(outcome.json["artefacts"], ("embed", "embed", "vectors", "embed"), strict=True):
+    for report, name in zip(outcome.json["artifacts"], ("embed", "embed", "vectors", "embed"), strict=True):
         assert set(report["vectors"]) == {name}
         found = report["vectors"][name]
         rounded = report["quantization"] == "dynamic"
         assert (1e-5 < found["max_difference"] < 0.3) if rounded else (found["max_difference"] < 1e-5)
         assert found["least_cosine"] > (0.98 if rounded else 0.99999) and found["not_finite"] == 0
         # Texts longer than the file takes are held against the run's vectors of what it reads.
-        assert (report["rows_longer"] > 3) == (report["artefact"] == str(run / "m.tflite"))
+        assert (report["rows_longer"] > 3) == (report["artifact"] == str(run / "m.tflite"))
     assert sum("vectors differ by at most" in line for line in outcome.err.splitlines()) == 4
 
 
@@ -214,7 +214,7 @@ def test_changed_vectors_fail(run, tmp_path, factor, message):
     path = tampered(run / "m.onnx", tmp_path, factor)
     outcome = call(verify, run / "run", path, "--data", run / "rows.csv")
     assert outcome.status == 1
-    (report,) = outcome.json["artefacts"]
+    (report,) = outcome.json["artifacts"]
     (reason,) = report["failures"]
     assert reason.startswith(message) and report["max_difference"] < 1e-5
     assert f"{path}: {reason}" in outcome.err

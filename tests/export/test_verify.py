@@ -109,7 +109,7 @@ def test_a_broken_export_fails_and_its_layer_is_named(deep_run, tmp_path, kind, 
     path = broken_copy(how, kind, tmp_path)
     outcome = call(main, deep_run / "run", path, "--data", deep_run / "rows.csv")
     assert outcome.status == 1, outcome.err
-    (report,) = outcome.json["artefacts"]
+    (report,) = outcome.json["artifacts"]
     as_expected(report, BREAKS[how][1])
 
 
@@ -122,7 +122,7 @@ def test_a_broken_export_of_each_format(deep, deep_run, tmp_path):
     paths = [broken, correct, without, nan, other]
     outcome = call(main, deep_run / "run", *paths, "--data", deep_run / "rows.csv")
     assert outcome.status == 1 and not outcome.json["passed"], outcome.err
-    reports = outcome.json["artefacts"]
+    reports = outcome.json["artifacts"]
     # The first kernel of both feed-forward networks is another one.
     as_expected(reports[0], "block_0")
     assert reports[1]["passed"]
@@ -167,11 +167,11 @@ def test_correct_exports_pass(make, served, onnx_files, tmp_path):
     occurring = {label for answer in bundle.predict(ROWS) for label in answer.get("labels", ())}
     expected = len(occurring) / 4 if bundle.multi_label else 1 - 1 / len(ROWS)
     assert result[metric] == pytest.approx(expected)
-    assert [report["artefact"] for report in result["artefacts"]] == [str(path) for path in paths]
-    reports = {report["format"]: report for report in result["artefacts"]}
+    assert [report["artifact"] for report in result["artifacts"]] == [str(path) for path in paths]
+    reports = {report["format"]: report for report in result["artifacts"]}
     for report in reports.values():
         assert report["passed"] and report["failures"] == []
-        assert report["quantization"] == "none" and report["nasty_rows"] > 15
+        assert report["quantization"] == "none" and report["edge_case_rows"] > 15
         assert report["max_difference"] < 1e-5 and report["label_agreement"] == 1
         assert report[f"{metric}_rounding"] == 0 and report["sample_rows"] == len(bundle.sample)
         parts = report[f"{metric}_rounding"] + report[f"{metric}_truncation"]
@@ -203,7 +203,7 @@ def test_a_tokenizer_file_of_another_run_fails(onnx_files, tmp_path):
     tokenizer.write_text(json.dumps(values))
     outcome = call(main, tmp_path / "run", tmp_path / "model.onnx", "--data", data, "--rows=5")
     assert outcome.status == 1
-    (report,) = outcome.json["artefacts"]
+    (report,) = outcome.json["artifacts"]
     assert report["rows_with_other_ids"] > 0 and report["first_divergent_layer"] == "tokenizer"
     assert report["rows"] == 5
     assert ":" in report["differs_first"] or report["differs_first"].startswith("edge-case text")

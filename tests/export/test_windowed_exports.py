@@ -52,7 +52,7 @@ def test_every_export_passes_verify(exported):
     copies = [exported / name for name in ("served/1", "any.tflite", "a.onnx")]
     outcome = call(verify, exported / "run", *copies, "--data", exported / "rows.csv")
     assert outcome.status == 0, outcome.err
-    assert all(each["max_difference"] < 1e-4 for each in outcome.json["artefacts"]), outcome.json
+    assert all(each["max_difference"] < 1e-4 for each in outcome.json["artifacts"]), outcome.json
 
 
 @pytest.mark.second

@@ -87,12 +87,12 @@ def test_a_correct_export_passes(tmp_path):
     assert outcome.status == 0, outcome.err
     assert outcome.json["rows"] == len(ROWS)
     assert outcome.json["accuracy"] == pytest.approx(1 - 1 / len(ROWS))
-    reports = {report["format"]: report for report in outcome.json["artefacts"]}
+    reports = {report["format"]: report for report in outcome.json["artifacts"]}
     for report in reports.values():
-        assert report["nasty_rows"] > 50 and report["max_difference"] < 1e-5
+        assert report["edge_case_rows"] > 50 and report["max_difference"] < 1e-5
         assert report["label_agreement"] == 1 and report["set_agreement"] is None
         assert report["accuracy_rounding"] == 0
-    assert f"{len(ROWS)} rows of {data} and {report['nasty_rows']} edge-case pairs" in outcome.err
+    assert f"{len(ROWS)} rows of {data} and {report['edge_case_rows']} edge-case pairs" in outcome.err
     # The file of 16 tokens a text cuts some that the run reads whole.
     assert reports["tflite"]["lengths"] == [16] and reports["tflite"]["rows_longer"] > 5
     assert reports["tflite"]["rows_with_other_ids"] == reports["onnx"]["rows_with_other_ids"] == 0
@@ -110,7 +110,7 @@ def test_graded_scores_are_compared_by_their_size(tmp_path):
     outcome = call(main, tmp_path / "run", served, "--data", rows_file(bundle, tmp_path / "rows.csv"))
     assert outcome.status == 0, outcome.err
     assert outcome.json["spearman"] == pytest.approx(1)
-    (report,) = outcome.json["artefacts"]
+    (report,) = outcome.json["artifacts"]
     assert report["label_agreement"] is None and report["max_difference"] < 1e-5
     assert report["spearman_change"] == pytest.approx(0, abs=1e-6)
 
@@ -185,7 +185,7 @@ def test_a_broken_export_fails_and_its_layer_is_named(tmp_path, suffix, how):
     path = written(deep(how), suffix, tmp_path / f"model{suffix}")
     outcome = call(main, tmp_path / "run", path, "--data", rows_file(correct, tmp_path / "rows.csv"))
     assert outcome.status == 1, outcome.err
-    (report,) = outcome.json["artefacts"]
+    (report,) = outcome.json["artifacts"]
     # Device files have a tokenizer of their own; in a SavedModel the ids are tensors of the graph.
     expected = ["tokenizer"] if suffix and how == "vocabulary" else BREAKS[how][1]
     assert not report["passed"] and report["failures"]

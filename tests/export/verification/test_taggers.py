@@ -242,10 +242,12 @@ def test_a_correct_export_passes_and_other_transitions_fail(tmp_path, monkeypatc
     paths = [quick_savedmodel(each, tmp_path / name) for name, each in (("a", bundle), ("b", other))]
     outcome = call(main, tmp_path / "run", *paths, "--data", data)
     assert outcome.status == 1, outcome.err
-    correct, broken = outcome.json["artefacts"]
+    correct, broken = outcome.json["artifacts"]
     assert correct["passed"] and correct["max_difference"] < 1e-5 and correct["label_agreement"] == 1
-    assert correct["rows"] == len(SENTENCES) and correct["nasty_rows"] == 7
-    assert f"{len(SENTENCES)} rows of {data} and {correct['nasty_rows']} edge-case sentences" in outcome.err
+    assert correct["rows"] == len(SENTENCES) and correct["edge_case_rows"] == 7
+    assert (
+        f"{len(SENTENCES)} rows of {data} and {correct['edge_case_rows']} edge-case sentences" in outcome.err
+    )
     assert outcome.json["span_f1"] == correct["span_f1"] < 1 and correct["span_f1_change"] == 0
     assert not broken["passed"] and broken["first_divergent_layer"] == "decoding"
     assert broken["sentences_with_other_paths"] > 0
@@ -262,7 +264,7 @@ def test_a_broken_export_fails_and_its_layer_is_named(tmp_path, how):
     data = rows_file(correct, tmp_path / "rows.conll")
     outcome = call(main, tmp_path / "run", path, "--data", data)
     assert outcome.status == 1, outcome.err
-    (report,) = outcome.json["artefacts"]
+    (report,) = outcome.json["artifacts"]
     assert report["failures"] and report["first_divergent_layer"] == layer, report["layers"]
 
 
@@ -274,5 +276,5 @@ def test_correct_exports_pass_with_all_options(tmp_path, kind):
     path = write_savedmodel(bundle, tmp_path / "served")
     outcome = call(main, tmp_path / "run", path, "--data", rows_file(bundle, tmp_path / "rows.conll"))
     assert outcome.status == 0, outcome.err
-    assert outcome.json["artefacts"][0]["nasty_rows"] > 50
+    assert outcome.json["artifacts"][0]["edge_case_rows"] > 50
     assert outcome.json["token_accuracy" if kind == "no scheme" else "span_f1"] < 1

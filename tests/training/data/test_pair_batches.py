@@ -228,7 +228,9 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=[("wordpiece",), ("char", "word")], ids="-".join)
 def edge_case_inputs(request, tmp_path_factory) -> Inputs:
-    return tokenized(tmp_path_factory.mktemp("nasty"), list(zip(TEXTS, TEXTS, strict=True)), request.param)
+    return tokenized(
+        tmp_path_factory.mktemp("edge_cases"), list(zip(TEXTS, TEXTS, strict=True)), request.param
+    )
 
 
 @given(rows=st.lists(st.tuples(*[st.integers(0, len(TEXTS) - 1)] * 2), min_size=1, max_size=9))

@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("kind", ["file", "folder"])
 
 
 @both
-def test_the_artefact_appears_whole_and_leaves_nothing_beside_it(tmp_path, kind):
+def test_the_artifact_appears_whole_and_leaves_nothing_beside_it(tmp_path, kind):
     final = tmp_path / "new" / "deep" / "model"
     with atomic_write(final) as path:
         write(path, kind, "one")
