@@ -60,7 +60,7 @@ def _export(config: OnnxConfig) -> int:
 
     bundle, options = Bundle.load(config.run), (config.attention, config.overwrite, config.embed)
     report = write_onnx(bundle, config.out, config.quantize, config.opset, *options)
-    for line in summary(report):
+    for line in summary(bundle, report):
         logger.info(line)
     logger.info(f"{config.out.stat().st_size / 1e6:.1f} MB")
     print(config.out)

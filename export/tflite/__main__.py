@@ -76,7 +76,7 @@ def _export(config: TfliteConfig) -> int:
         report = write_tflite(
             bundle, config.out, lengths, quantize, config.attention, overwrite, config.embed
         )
-    for line in summary(report):
+    for line in summary(bundle, report):
         logger.info(line)
     float_bytes = {"none": 4, "float16": 2}.get(quantize, 1)
     parts = describe_bytes(bytes_by_part(bundle.model, float_bytes))

@@ -31,7 +31,7 @@ from export.verification.tolerances import (
     vector_failures,
 )
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import TAG
+from kmha.bundle.manifest import CROSS_VALIDATED, TAG
 from kmha.errors import InputError
 from training.cli.parser import format_table
 from training.io.json_subprocess import Crashed
@@ -176,7 +176,7 @@ def _change(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
 
 
-def summary(report: dict[str, Any]) -> list[str]:
+def summary(bundle: Bundle, report: dict[str, Any]) -> list[str]:
     """The differences of a report of `check_export`, as lines for the terminal."""
     largest, p999, off = (report[name] for name in ("max_difference", "p999_difference", "share_off"))
     agreement = report["label_agreement"]
@@ -185,6 +185,11 @@ def summary(report: dict[str, Any]) -> list[str]:
         f"{report['sample_rows']} rows of the run's sample and {report['edge_case_rows']} edge cases: largest"
         f" difference {largest:.1e}, 99.9th percentile {p999:.1e}, {off:.4f} off by more than {OFF}{same}"
     ]
+    if bundle.details.get(CROSS_VALIDATED) and report["quantization"] != "none":
+        lines.append(
+            "the sample of this run are training texts, which show smaller differences than others: check the file"
+            " with python -m export.verify RUN FILE --data TEST"
+        )
     if report["rows_longer"]:
         lines.append(_longer(report))
     return lines

@@ -187,6 +187,17 @@ def test_int8_of_a_pretrained_encoder_with_few_labels_is_rejected(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("quantize", "said"), [("dynamic", True), ("none", False)])
+def test_a_sample_of_training_texts_is_named(tmp_path, quantize, said):
+    bundle = make_bundle()
+    bundle.details |= {CROSS_VALIDATED: True}
+    bundle.save(tmp_path / "run")
+    outcome = call(main, tmp_path / "run", tmp_path / "m.tflite", f"--quantize={quantize}")
+    assert outcome.status == 0, outcome.err
+    hint = "check the file with python -m export.verify RUN FILE --data TEST"
+    assert (hint in outcome.err) == said
+
+
 def test_the_signatures_of_int8_share_one_token_table():
     model = schema.Model.GetRootAsModel(convert(make_bundle(), [4, 24], "int8"), 0)
     tables = []
