@@ -1,5 +1,6 @@
 """Graph functions that every format carries: token ids in; probabilities, scores, tags or text vectors out."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,9 @@ from kmha.features import (
 )
 from kmha.layers.attention import stack_heads
 from kmha.layers.crf import Potentials, decode
+from kmha.layers.eight_bit import HiddenUnits, ScaledTable, outlier_rows, scale_rows
+from kmha.layers.embedding import Table
+from kmha.layers.encoder_block import FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -46,6 +50,12 @@ from kmha.text.words import Ragged
 OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)
 SPECIAL_TOKENS = 2
 SHORTEST, STEP = 3, 8
+# Weights of fewer values stay in float32, as the TFLite converter leaves them.
+FEWEST_8_BIT = 1024
+# A table of so many columns has a scale for each row: 4 bytes next to 32.
+WIDE_COLUMNS = 32
+# Scales of rows are multiples of a unit; float32 has all integers up to this one.
+SCALE_STEPS = 1 << 24
 # Parts of the names of a matcher's layers that stay in float32 with 8-bit weights and activations.
 PAIR_FLOAT_LAYERS = ("/head", "/overlap", "/linear")
 # The sample of a run that has none.
@@ -216,6 +226,45 @@ def with_float_head(bundle: Bundle, predict: Callable[..., dict[str, Any]]) -> C
             return predict(*inputs)
 
     return with_head
+
+
+def eight_bit_forms(bundle: Bundle) -> tuple[dict[int, Any], list[tf.Variable]]:
+    """The forms of layers that lose less in 8 bits, by the `id` of each layer, and their variables.
+
+    Tables are integers with a scale for each row, of narrow tables for each column. Scales of rows are integers too:
+    the TFLite converter would quantize fractions with one scale. The outliers of feed-forward networks have products of
+    their own.
+    """
+    forms, variables = {}, []
+
+    def stored(values: np.ndarray) -> tf.Variable:
+        variables.append(tf.Variable(tf.constant(values), trainable=False))
+        return variables[-1]
+
+    for layer in bundle.model._flatten_layers():
+        if isinstance(layer, Table) and math.prod(layer.embeddings.shape) >= FEWEST_8_BIT:
+            table = layer.embeddings.numpy()
+            if table.shape[1] >= WIDE_COLUMNS:
+                values, scales = scale_rows(table)
+                unit = float(scales.max()) / SCALE_STEPS
+                steps = np.rint(scales / unit).astype(np.int32)
+                forms[id(layer)] = ScaledTable(stored(values), unit, stored(steps))
+            else:
+                values, scales = scale_rows(table.T)
+                forms[id(layer)] = ScaledTable(stored(values.T), scales[:, 0])
+        elif isinstance(layer, FeedForward):
+            weights = [
+                weight.numpy() for weight in (layer.expand.kernel, layer.expand.bias, layer.contract.kernel)
+            ]
+            outliers = outlier_rows(weights[2])
+            if outliers.any():
+                forms[id(layer)] = [
+                    HiddenUnits(
+                        stored(weights[0][:, part]), stored(weights[1][part]), stored(weights[2][part])
+                    )
+                    for part in (~outliers, outliers)
+                ]
+    return forms, variables
 
 
 def encode_words(

@@ -93,7 +93,7 @@ def several_label_bundle():
     return make_bundle(SEVERAL, multi_label=True, thresholds=[0.3, 0.5, 0.7, 0.9])
 
 
-def make_linear_bundle(multi_label=False, with_encoder=True, windows=None):
+def make_linear_bundle(multi_label=False, with_encoder=True, windows=None, **encoder):
     """A bundle with a linear path, whose n-grams of TEXTS have random weights; without an encoder nothing else."""
     from training.linear.ngrams import in_small_tables, known_ngrams
 
@@ -116,13 +116,36 @@ def make_linear_bundle(multi_label=False, with_encoder=True, windows=None):
         multi_label,
         [0.5] * len(labels) if multi_label else None,
         windows={**(windows or {}), **linear},
-        **({} if with_encoder else none),
+        **(encoder if with_encoder else none),
     )
     generator = np.random.default_rng(8)
     kernel, bias = generator.normal(size=(len(ngrams.keys), len(labels))), generator.normal(size=len(labels))
     bundle.model.linear.assign(ngrams.keys, ngrams.idf, kernel, bias)
     if not with_encoder:
         bundle.model.scale_paths(1.0, 0.0)
+    return bundle
+
+
+def make_outlier_bundle():
+    """A bundle with a linear path and weights that no text uses, a thousand times as large as the others.
+
+    They are the last row of the token table, a hidden unit that is always 0, and the weights of the last label.
+    """
+    bundle = make_linear_bundle(True, hidden_dim=32, intermediate_dim=48, ngram_buckets=0)
+    model = bundle.model
+    block = model.encoder.blocks[0].feed_forward
+    for variable, place in (
+        (model.encoder.embedding.tokens.embeddings, np.s_[-1]),
+        (block.contract.kernel, np.s_[-1]),
+        (model.linear.table.embeddings, np.s_[:, -1]),
+    ):
+        values = variable.numpy()
+        values[place] *= 1000
+        variable.assign(values)
+    for variable in (block.expand.kernel, block.expand.bias):
+        values = variable.numpy()
+        values[..., -1] = 0
+        variable.assign(values)
     return bundle
 
 

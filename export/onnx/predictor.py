@@ -23,6 +23,7 @@ from kmha.features import PADDING_MASK, TOKEN_IDS
 from kmha.input_files import parse_json
 
 ONE_TEXT = ((TOKEN_IDS, PADDING_MASK),)
+# Of files of earlier versions, whose activations were quantized too.
 _DYNAMIC = {"MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
 
 
@@ -143,5 +144,8 @@ def _quantization(model: Any) -> str:
         return "dynamic"
     if "QuantizeLinear" in ops or any(op.startswith("QLinear") for op in ops):
         return "int8"
-    halves = any(constant.data_type == onnx.TensorProto.FLOAT16 for constant in model.graph.initializer)
-    return "float16" if halves else "none"
+    # Other integers, such as n-gram vocabulary masks, have one dimension.
+    weights = {(constant.data_type, len(constant.dims)) for constant in model.graph.initializer}
+    if (onnx.TensorProto.INT8, 2) in weights:
+        return "dynamic"
+    return "float16" if any(data_type == onnx.TensorProto.FLOAT16 for data_type, _ in weights) else "none"

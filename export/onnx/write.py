@@ -18,11 +18,13 @@ import tf2onnx
 
 from export.device.files import atomic_device_files
 from export.graph import (
+    FEWEST_8_BIT,
     OUTPUTS,
     PAIR_FLOAT_LAYERS,
     check_attention,
     check_embeds,
     device_function,
+    eight_bit_forms,
     ids_specs,
     output_name,
 )
@@ -34,9 +36,9 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.attention_parts import blocks_from
+from kmha.layers.eight_bit import forms_of_layers, scale_rows
 
 TABLE_VALUES = 1 << 18
-FEED_FORWARD = "/feed_forward"  # in the names of their products
 
 
 def write_onnx(
@@ -65,15 +67,17 @@ def write_onnx(
     if attention:
         check_attention(bundle)
     with atomic_device_files(bundle, out, overwrite) as path:
-        model = convert(bundle, opset, attention, embed)
+        model = convert(bundle, opset, attention, embed, quantize == "dynamic")
         if quantize == "dynamic":
-            model = quantized(model, PAIR_FLOAT_LAYERS if bundle.task == MATCH else ())
+            model = with_8_bit_kernels(model, PAIR_FLOAT_LAYERS if bundle.task == MATCH else ())
         onnx.save_model(model, str(path))
         return check_export(bundle, Artifact(path, ONNX), out)
 
 
-def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False) -> onnx.ModelProto:
-    """Converts `device_function`, and adds labels and versions as metadata.
+def convert(
+    bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False, eight_bit: bool = False
+) -> onnx.ModelProto:
+    """Converts `device_function`, and adds labels and versions as metadata; `eight_bit`: with `eight_bit_forms`.
 
     Returns:
         A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C], and
@@ -84,9 +88,20 @@ def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool =
     Raises:
         InputError: ONNX has no counterpart of an op of the model; names the op.
     """
-    tables = [each for each in bundle.model.variables if np.prod(each.shape) >= TABLE_VALUES]
+    forms = eight_bit_forms(bundle)[0] if eight_bit else {}
+    replaced = {
+        id(variable)
+        for layer in bundle.model._flatten_layers()
+        if id(layer) in forms
+        for variable in layer.variables
+    }
+    tables = [
+        each
+        for each in bundle.model.variables
+        if np.prod(each.shape) >= TABLE_VALUES and id(each) not in replaced
+    ]
     specs = [tf.TensorSpec(each.shape, each.dtype, f"table_{index}") for index, each in enumerate(tables)]
-    with quiet_logging(), blocks_from(None):
+    with quiet_logging(), blocks_from(None), forms_of_layers(forms):
         model, _ = tf2onnx.convert.from_function(
             tf.function(_with_tables(bundle, tables, attention, vectors), autograph=False),
             input_signature=[*ids_specs(bundle), *specs],
@@ -204,78 +219,47 @@ def _erfc(context, node, name, arguments) -> None:
     context.make_node("Sub", [one, erf], name=name, outputs=outputs, shapes=shapes, dtypes=dtypes)
 
 
-def quantized(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.ModelProto:
-    """The model that `convert` returned, with 8-bit integer weights and activations quantized at run time.
+def with_8_bit_kernels(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.ModelProto:
+    """The model that `convert` returned, with 8-bit integer weights of its products, which are computed in float32.
 
-    Products with one of `float_layers` in their names stay in float32. Those of feed-forward layers have 8-bit weights
-    and float32 activations: one scale for all activations of a batch does not fit the outliers of pretrained encoders.
-    The other weights are unsigned: signed weights saturate on processors without VNNI, so predictions depend on the
-    machine.
+    Products with one of `float_layers` in their names are unchanged. Activations stay in float32: one scale for those
+    of a whole batch does not fit the outliers of pretrained encoders, and on processors without VNNI products of
+    integers saturate.
     """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with quiet_logging(), tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        folded, written = str(Path(scratch, "folded.onnx")), str(Path(scratch, "quantized.onnx"))
-        # Folds the reshaped attention kernels, which the quantizer would not recognize as weights.
+        folded = str(Path(scratch, "folded.onnx"))
+        # Folds the reshaped attention kernels into weights.
         options.optimized_model_filepath = folded
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        prepared = onnx.load_model(folded)
-        _products_from_gemm(prepared)
-        _store_weights_in_8_bits(prepared, FEED_FORWARD, float_layers)
-        excluded = [
-            node.name
-            for node in prepared.graph.node
-            if any(layer in node.name for layer in (*float_layers, FEED_FORWARD))
-        ]
-        # The quantizer first replaces a Gemm by a MatMul of this name.
-        excluded += [f"{name}_MatMul" for name in excluded]
-        quantize_dynamic(
-            prepared, written, per_channel=True, weight_type=QuantType.QUInt8, nodes_to_exclude=excluded
-        )
-        result = onnx.load_model(written)
+        result = onnx.load_model(folded)
+    constants = {constant.name: constant for constant in result.graph.initializer}
+    converted = {}
+    for node in result.graph.node:
+        name = node.input[1] if node.op_type in ("MatMul", "Gemm") else None
+        if name not in constants or any(layer in node.name for layer in float_layers):
+            continue
+        kernel = onnx.numpy_helper.to_array(constants[name])
+        if kernel.ndim != 2 or kernel.size < FEWEST_8_BIT:
+            continue
+        if name not in converted:
+            # A Gemm may have a transposed kernel.
+            outputs = int(not any(each.name == "transB" and each.i for each in node.attribute))
+            values, scales = scale_rows(kernel.T if outputs else kernel)
+            arrays = {f"{name}_8_bits": values.T if outputs else values, f"{name}_scales": scales[:, 0]}
+            result.graph.initializer.extend(
+                onnx.numpy_helper.from_array(np.ascontiguousarray(a), key) for key, a in arrays.items()
+            )
+            converted[name] = onnx.helper.make_node(
+                "DequantizeLinear", [*arrays], [f"{name}_float"], axis=outputs
+            )
+        node.input[1] = f"{name}_float"
+    for node in converted.values():
+        result.graph.node.insert(0, node)
+    used = {name for node in result.graph.node for name in node.input}
+    for name in converted.keys() - used:
+        result.graph.initializer.remove(constants[name])
     del result.metadata_props[:]
     result.metadata_props.extend(model.metadata_props)
     return result
-
-
-def _store_weights_in_8_bits(model: onnx.ModelProto, part: str, float_layers: Sequence[str]) -> None:
-    """Stores the weights of products with `part` in their names as int8, with a scale for each column."""
-    constants = {constant.name: constant for constant in model.graph.initializer}
-    stored = {}  # names of the weights in float32, which several products may share
-    for node in model.graph.node:
-        name = node.input[1] if node.op_type == "MatMul" else None
-        if name not in constants or part not in node.name or any(each in node.name for each in float_layers):
-            continue
-        if name not in stored:
-            weights = onnx.numpy_helper.to_array(constants[name])
-            scale = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
-            arrays = {f"{name}_8_bits": np.rint(weights / scale).astype(np.int8), f"{name}_scale": scale}
-            model.graph.initializer.extend(onnx.numpy_helper.from_array(a, key) for key, a in arrays.items())
-            model.graph.initializer.remove(constants[name])
-            stored[name] = onnx.helper.make_node("DequantizeLinear", [*arrays], [f"{name}_float"], axis=1)
-        node.input[1] = f"{name}_float"
-    for node in reversed(stored.values()):
-        model.graph.node.insert(0, node)
-
-
-def _products_from_gemm(model: onnx.ModelProto) -> None:
-    """Replaces a Gemm that is a plain product by a MatMul, the only product that can be quantized this way."""
-    constants = {constant.name: constant for constant in model.graph.initializer}
-    for node in model.graph.node:
-        settings = {setting.name: onnx.helper.get_attribute_value(setting) for setting in node.attribute}
-        is_product = len(node.input) == 2 and not settings.get("transA") and settings.get("alpha", 1) == 1
-        if node.op_type != "Gemm" or not is_product or node.input[1] not in constants:
-            continue
-        if settings.get("transB"):
-            kernel = onnx.numpy_helper.to_array(constants[node.input[1]])
-            transposed = f"{node.input[1]}_transposed"
-            if transposed not in constants:
-                constants[transposed] = onnx.numpy_helper.from_array(
-                    np.ascontiguousarray(kernel.T), transposed
-                )
-                model.graph.initializer.append(constants[transposed])
-            node.input[1] = transposed
-        node.op_type = "MatMul"
-        del node.attribute[:]

@@ -250,7 +250,11 @@ def shortest_signature(signatures: Sequence[Signature], lengths: Sequence[int]) 
 
 
 def _quantization(interpreter: Any, operators: Sequence[dict[str, Any]]) -> str:
-    """The quantization by tensor types; int8 tensors without a scale are the model's own integers."""
+    """The quantization by tensor types.
+
+    int8 tensors without a scale are tables with scales of their own if they have two dimensions, else the model's own
+    integers.
+    """
     tensors = {tensor["index"]: tensor for tensor in interpreter.get_tensor_details()}
     small = {
         index
@@ -260,7 +264,8 @@ def _quantization(interpreter: Any, operators: Sequence[dict[str, Any]]) -> str:
     products = [each for each in operators if each["op_name"] in _PRODUCTS]
     if any(small.intersection(int(index) for index in each["outputs"]) for each in products):
         return "int8"
-    if small:
+    tables = (tensors[int(each["inputs"][0])] for each in operators if each["op_name"] == "GATHER")
+    if small or any(table["dtype"] == np.int8 and len(table["shape"]) == 2 for table in tables):
         return "dynamic"
     return "float16" if any(tensor["dtype"] == np.float16 for tensor in tensors.values()) else "none"
 

@@ -19,6 +19,7 @@ from export.graph import (
     check_attention,
     check_embeds,
     device_function,
+    eight_bit_forms,
     embedded_texts,
     features_of,
     ids_specs,
@@ -38,6 +39,7 @@ from kmha.bundle.manifest import CLASSIFY, CROSS_VALIDATED, TAG
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
 from kmha.layers.attention_parts import blocks_from, masked_score
+from kmha.layers.eight_bit import forms_of_layers
 
 # A file with variable handles has no weights, and its predictions are wrong.
 FORBIDDEN = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CUSTOM", "DELEGATE")
@@ -49,7 +51,7 @@ MASKED_SCORE_INT8 = -30.0
 # attention and GELU are slower in 8 bits (docs/results.md), and padding widens the scale of the products.
 # Weights, tables and their products, nearly all of the size and work, are integers.
 FLOAT_OPS = (
-    *("SUM", "DIV", "MAXIMUM", "MEAN", "SQUARED_DIFFERENCE", "RSQRT"),
+    *("SUM", "DIV", "MAXIMUM", "MEAN", "SQUARED_DIFFERENCE", "SQRT", "RSQRT"),
     *("SOFTMAX", "LOGISTIC", "MUL", "ADD", "BATCH_MATMUL", "GELU"),
 )
 # Dense layers whose range of values is so many times that of the median layer stay in float32 too: a BERT has single
@@ -190,15 +192,19 @@ def convert(
         if quantize == "int8":
             stack.enter_context(masked_score(MASKED_SCORE_INT8))
         predict, texts = device_function(bundle, with_attention), bundle.preprocessor.inputs
+        variables = []
         if quantize == "dynamic":
             predict = with_float_head(bundle, predict)
+        if quantize in ("dynamic", "int8"):
+            forms, variables = eight_bit_forms(bundle)
+            stack.enter_context(forms_of_layers(forms))
         signatures = {
             name: _concrete_function(bundle, predict, texts, length) for name, length in names.items()
         }
         for name, (number, length) in embedded.items():
             embed = _named_vectors(bundle, number)
             signatures[name] = _concrete_function(bundle, embed, text_inputs(bundle, number), length)
-        converter = new_converter(bundle, folder, signatures, quantize)
+        converter = new_converter(bundle, folder, signatures, quantize, variables)
         if quantize == "int8":
             converter.representative_dataset = lambda: _calibration(bundle, names, embedded)
             # Only the separate second step accepts ops and layers to leave in float32.
@@ -207,10 +213,12 @@ def convert(
         return run_converter(converter)
 
 
-def new_converter(bundle: Bundle, folder: str, signatures: dict[str, Any], quantize: Quantize) -> Any:
+def new_converter(
+    bundle: Bundle, folder: str, signatures: dict[str, Any], quantize: Quantize, variables: Sequence[Any] = ()
+) -> Any:
     """A TFLite converter to built-in ops of signatures of a bundle, which are saved in a temporary folder."""
     module: Any = tf.Module()
-    module.weights = [variable.value for variable in bundle.model.variables]
+    module.weights = [variable.value for variable in bundle.model.variables] + list(variables)
     tf.saved_model.save(module, folder, signatures=signatures)
     # The converter's other inputs leave the weights out, or use ops that are not built in.
     converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(signatures))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-MOST_DIFFERENCE = {"none": 1e-4, "float16": 2e-3}
+# Largest differences of correct exports of trained runs: float32 4e-6, float16 2.5e-3.
+MOST_DIFFERENCE = {"none": 1e-4, "float16": 5e-3}
 # Of 8-bit weights: the share of equal labels, the change of the metric, and the share of rows whose largest difference
 # of a probability is more than OFF.
 LEAST_AGREEMENT = 0.99
@@ -16,6 +17,7 @@ OFF, MOST_OFF = 0.05, 0.01
 MOST_P999 = 0.25
 # Quantized weights change the numbers, but vectors must stay near; the same limit as for labels.
 LEAST_COSINE = 0.99
+MOST_OF_VECTORS = {"none": 1e-4, "float16": 2e-3}
 # Names of vectors of the first text of a pair; see `export.predictors.artifacts.Predictor.vectors`.
 _OF_FIRST = ("vectors_a", "embed_query")
 
@@ -194,7 +196,7 @@ def vector_failures(quantization: str, name: str, found: VectorDifferences) -> l
     """The reasons why the vectors of that name fail, a line each; empty if they pass."""
     if found.max_difference is None:
         return [f"{name}: expected finite numbers, got NaN or infinity in {found.not_finite} vectors"]
-    most = MOST_DIFFERENCE.get(quantization)
+    most = MOST_OF_VECTORS.get(quantization)
     if most is not None and found.max_difference > most:
         return [f"{name}: expected numbers within {most:.0e}, got a difference of {found.max_difference:.1e}"]
     if most is None and found.mean_cosine < LEAST_COSINE:

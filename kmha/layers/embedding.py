@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.eight_bit import form_of
 from kmha.layers.positions import PositionEmbedding
 
 # Hashes are computed as (hash * multiplier + id) in int32, which cannot overflow below 2**18.
@@ -152,6 +153,9 @@ class Table(keras.layers.Embedding):
 
     def call(self, inputs):
         """See the class."""
+        form = form_of(self)
+        if form is not None:
+            return form.take(inputs, self.compute_dtype)
         try:
             rows = self.embeddings.value.sparse_read(inputs)
         except AttributeError:  # only TensorFlow variables on one device have this method

@@ -22,7 +22,8 @@ def unbounded():
             "LEAST_COSINE": -1,
         }.items():
             patch.setattr(tolerances, name, bound)
-        patch.setattr(tolerances, "MOST_DIFFERENCE", dict.fromkeys(tolerances.MOST_DIFFERENCE, 1e9))
+        for name in ("MOST_DIFFERENCE", "MOST_OF_VECTORS"):
+            patch.setattr(tolerances, name, dict.fromkeys(getattr(tolerances, name), 1e9))
         yield
 
 

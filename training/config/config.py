@@ -208,7 +208,9 @@ class TrainSection:
     """Epochs, batches, seed and checkpoints."""
 
     epochs: Annotated[int, Range(at_least=0)] = 0
-    """Maximum number of epochs; 0: about 1,200 batches in all, 400 with a linear path, from 1 to 20 epochs."""
+    """Maximum number of epochs; 0: about 1,200 batches in all, 400 with a linear path, from 1 to 20 epochs.
+
+    With a linear path, also more epochs, up to 4, if a label has fewer than 1,000 training rows on average."""
     patience: Count = 2
     """Early stopping: epochs without a better validation metric."""
     batch_tokens: Count = 2048

@@ -26,7 +26,9 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # what the path leaves. With fewer, with several labels per row, or of pairs, one that is trained alone makes other
 # mistakes than the path, and both together are better; see docs/decisions/017-linear-path.md.
 RESIDUAL_ROWS, LINEAR_SHARE = 20_000, 1 / 3
-FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 2, 1
+FEWEST_EPOCHS_ALONE, MOST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 2, 4, 1
+# Long texts fill many batches, so few epochs would do. But an encoder alone should read so many texts of each label.
+TEXTS_OF_LABEL = 2_000
 # Texts may be longer if more than a tenth would be truncated; a token has about four bytes.
 BYTES_PER_TOKEN, LONG_SHARE = 4, 0.1
 # Short texts need each token; long texts are redundant, so more tokens can be dropped.
@@ -111,12 +113,17 @@ def resolve_max_length(config: ResolvedConfig, text_bytes: np.ndarray) -> Resolv
 
 
 def resolve_data_defaults(
-    config: ResolvedConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0
+    config: ResolvedConfig,
+    task: Task,
+    lengths: np.ndarray,
+    batches: int,
+    pairs: int = 0,
+    num_labels: int = 1,
 ) -> ResolvedConfig:
     """Fills in the defaults that depend on the data: epochs, dropout, token dropout and learning rates.
 
     The rows have been read. `lengths` are the tokens of each training text, int [R]; `batches` are those of an epoch,
-    and `pairs` the training rows if they are pairs.
+    and `pairs` the training rows if they are pairs. `num_labels` are the labels of the training rows.
     """
     train, defaults = config.train, task.defaults
     if config.encoder.pretrained:
@@ -131,7 +138,10 @@ def resolve_data_defaults(
     else:
         epochs = default_epochs(batches, defaults.batches)
         if config.task == "classify" and config.encoder.linear:
-            fewest = FEWEST_EPOCHS_RESIDUAL if learns_residual(task, len(lengths)) else FEWEST_EPOCHS_ALONE
+            fewest = FEWEST_EPOCHS_RESIDUAL
+            if not learns_residual(task, len(lengths)):
+                wanted = -(-TEXTS_OF_LABEL * num_labels // len(lengths))
+                fewest = min(MOST_EPOCHS_ALONE, max(FEWEST_EPOCHS_ALONE, wanted))
             epochs = default_epochs(batches, round(defaults.batches * LINEAR_SHARE), fewest)
         elif config.task == "tag" and config.encoder.linear:
             epochs = default_epochs(batches, defaults.batches // 2)

@@ -88,7 +88,7 @@ def train(
     # Large data: every part of an epoch has about as many batches as the first.
     batches = len(plans) * inputs.per_epoch
     pairs = len(source.rows) if task.traits.num_texts == 2 else 0
-    config = resolve_data_defaults(config, task, source.text_lengths, batches, pairs)
+    config = resolve_data_defaults(config, task, source.text_lengths, batches, pairs, len(data.labels))
     rounds = config.train.epochs * inputs.per_epoch
     linear = refitted = None
     if config.encoder.linear and starting_model is None:

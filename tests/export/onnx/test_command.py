@@ -9,10 +9,11 @@ import tensorflow as tf
 from export.device.tokenizer import Tokenizer
 from export.graph import ATTENTION, PROBABILITIES
 from export.onnx.__main__ import main
+from export.onnx.predictor import OnnxPredictor
 from export.onnx.write import write_onnx
 from export.verification import tolerances
 from kmha.errors import InputError
-from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, make_outlier_bundle, one_label_bundle
 from tests.command_runs import call
 from tests.export.conftest import BUNDLES, unbounded
 
@@ -118,16 +119,22 @@ def test_quantized_weights_are_integers(tmp_path):
     # A third of the file is marks of known n-grams, a byte each already.
     assert sizes["small"] < 0.6 * sizes["float"]
     model = onnx.load(str(tmp_path / "small.onnx"))
-    kernels = {constant.name for constant in model.graph.initializer if len(constant.dims) == 2}
+    kernels = {constant.name for constant in model.graph.initializer if np.prod(constant.dims) >= 1024}
     products = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm")]
-    # What is left in float32 multiplies activations with activations.
+    # Large weights of products are converted from integers, two of attention and two of the feed-forward network.
     assert not [node.name for node in products if kernels & set(node.input)]
-    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 4
-    # Activations of feed-forward layers stay in float32, their weights do not.
-    stored = [constant for constant in model.graph.initializer if constant.name.endswith("_8_bits")]
-    assert len(stored) == 2
+    assert sum(node.op_type == "DequantizeLinear" for node in model.graph.node) >= 4
+    stored = [constant for constant in model.graph.initializer if "_8_bits" in constant.name]
     assert {constant.data_type for constant in stored} == {onnx.TensorProto.INT8}
     assert json.loads(session(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["labels"])
+
+
+def test_large_weights_that_no_text_uses_do_not_change_8_bit_predictions(tmp_path):
+    bundle = make_outlier_bundle()
+    with unbounded():
+        write_onnx(bundle, tmp_path / "m.onnx", quantize="dynamic")
+    found = OnnxPredictor(tmp_path / "m.onnx").probabilities(TEXTS)
+    assert 1e-6 < np.abs(found - bundle.probabilities(TEXTS))[:, :-1].max() < 0.05
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,14 @@ from export.verification import tolerances
 from kmha.bundle.manifest import CROSS_VALIDATED
 from kmha.errors import InputError
 from tests.artifact_store import stored
-from tests.bundles import EDGE_CASES, TEXTS, make_bundle, make_linear_bundle, one_label_bundle
+from tests.bundles import (
+    EDGE_CASES,
+    TEXTS,
+    make_bundle,
+    make_linear_bundle,
+    make_outlier_bundle,
+    one_label_bundle,
+)
 from tests.command_runs import call, run_script
 from tests.export.conftest import BUNDLES, unbounded
 
@@ -196,6 +203,14 @@ def test_a_sample_of_training_texts_is_named(tmp_path, quantize, said):
     assert outcome.status == 0, outcome.err
     hint = "check the file with python -m export.verify RUN FILE --data TEST"
     assert (hint in outcome.err) == said
+
+
+def test_large_weights_that_no_text_uses_do_not_change_8_bit_predictions(tmp_path):
+    bundle = make_outlier_bundle()
+    with unbounded():
+        write_tflite(bundle, tmp_path / "m.tflite", [24], "dynamic")
+    found = TflitePredictor(tmp_path / "m.tflite").probabilities(TEXTS)
+    assert 1e-6 < np.abs(found - bundle.probabilities(TEXTS))[:, :-1].max() < 0.05
 
 
 def test_the_signatures_of_int8_share_one_token_table():

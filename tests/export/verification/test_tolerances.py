@@ -100,8 +100,8 @@ def test_the_deciding_metric_must_be_defined(quantization):
     [
         ("none", 0.9e-4, 1, 0, True),
         ("none", 1.1e-4, 1, 0, False),
-        ("float16", 1.9e-3, 1, 0, True),
-        ("float16", 2.1e-3, 1, 0, False),
+        ("float16", 4.9e-3, 1, 0, True),
+        ("float16", 5.1e-3, 1, 0, False),
         ("dynamic", 0.3, 0.99, -0.1, True),
         ("dynamic", 0.001, 0.989, 0, False),
         ("int8", 0.5, 0.99, -0.005, True),

@@ -55,6 +55,15 @@ def test_a_linear_path_needs_less_training(batches, rows, epochs):
     assert resolve_data_defaults(config, SEVERAL, np.full(rows, 12), batches).train.epochs == max(epochs, 2)
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels", "epochs"), [(10_157, 20, 4), (10_157, 15, 3), (10_157, 4, 2), (43_283, 28, 2)]
+)
+def test_many_labels_of_long_texts_are_read_more_often(rows, labels, epochs):
+    config = ResolvedConfig(encoder=EncoderSection(linear=True))
+    filled = resolve_data_defaults(config, SEVERAL, np.full(rows, 200), 1_200, num_labels=labels)
+    assert filled.train.epochs == epochs
+
+
 def test_short_texts_get_less_token_dropout():
     assert 0 < default_token_dropout(SHORT) < default_token_dropout(LONG) < 1
 
