@@ -24,7 +24,8 @@ from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
-from training.predict import lines
+from training.io.tables import TEXT
+from training.predict import lines, refuse_row, saved_columns
 
 logger = logging.getLogger("kmha")
 
@@ -54,17 +55,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _embed(config: EmbedConfig) -> int:
-    load = _found(config)
+    load, folder = _found(config), Path(config.run)
     import_tensorflow()
     from kmha.inference.retrieval import TextVectors
 
+    columns = saved_columns(read_manifest(folder)) if (folder / MANIFEST).is_file() else [TEXT]
     vectors = TextVectors(load(), config.side)
-    chunks = _told(vectors.stream(lines(sys.stdin.buffer)))
+    chunks = _told(vectors.stream(_texts(columns)))
     if config.format == "jsonl":
         _write_jsonl(chunks)
     else:
         _write_npy(chunks, vectors.dim, sys.stdout.buffer)
     return 0
+
+
+def _texts(columns: list[str]) -> Iterator[bytes]:
+    for number, line in enumerate(lines(sys.stdin.buffer)):
+        if number == 0:
+            refuse_row(line, columns, "give its texts alone")
+        yield line
 
 
 def _found(config: EmbedConfig) -> Any:

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -143,14 +144,16 @@ def _predict(config: PredictConfig) -> int:
 
 def _columns(config: PredictConfig, manifest: dict[str, Any]) -> list[str]:
     """The columns that the model reads."""
+    given = (config.text_column, config.text_b_column)
+    return [name or saved for name, saved in zip_longest(given, saved_columns(manifest)) if name or saved]
+
+
+def saved_columns(manifest: dict[str, Any]) -> list[str]:
+    """The columns of texts in the training data of a run, or their default names."""
     saved = manifest.get("columns")
     saved = saved if isinstance(saved, dict) else {}
     text, text_b = (TEXT_A, TEXT_B) if manifest["task"] == MATCH else (TEXT, "")
-    names = (
-        config.text_column or saved.get("text") or text,
-        config.text_b_column or saved.get("text_b") or text_b,
-    )
-    return list(filter(None, names))
+    return list(filter(None, (saved.get("text") or text, saved.get("text_b") or text_b)))
 
 
 def _check_sources(config: PredictConfig, task: str, columns: list[str]) -> None:
@@ -198,19 +201,25 @@ def _without_probabilities(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_table(stream: BinaryIO, columns: list[str]) -> BinaryIO:
-    """The stream; raises InputError if its first line is the header or the first row of a table."""
     stream = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # pyright: ignore
-    line = stream.peek(1 << 12)[: 1 << 12].split(b"\n")[0].decode("utf-8", "replace").strip("\ufeff \r")
+    line = stream.peek(1 << 12).split(b"\n")[0]
+    hint = "python -m training.predict RUN --data FILE.{suffix} --out PREDICTIONS.{suffix}"
+    refuse_row(line, columns, hint)
+    return stream
+
+
+def refuse_row(first: bytes, columns: list[str], hint: str) -> None:
+    """Raises InputError if the first line of stdin is the header or a row of a table with these columns.
+
+    In the hint, {suffix} stands for the format of the table.
+    """
+    line = first[: 1 << 12].decode("utf-8", "replace").strip("\ufeff \r")
     names = [each.strip('"').casefold() for each in re.split("[,;\t]", line)]
     is_header = bool(_HEADER.fullmatch(line)) and all(column.casefold() in names for column in columns)
     is_record = line.startswith("{") and all(f'"{column}":' in line for column in columns)
     if is_header or is_record:
         given, suffix = ("the header of a table", "csv") if is_header else ("a JSON object", "jsonl")
-        raise InputError(
-            f"stdin:1: expected one text per line, got {given}; python -m training.predict RUN --data FILE.{suffix}"
-            f" --out PREDICTIONS.{suffix}"
-        )
-    return stream
+        raise InputError(f"stdin:1: expected one text per line, got {given}; {hint.format(suffix=suffix)}")
 
 
 def _shortened(prediction: dict[str, Any], top: int) -> dict[str, Any]:

@@ -157,6 +157,10 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
         np.lib.format.write_array_header_1_0(file, header)
     np.savez(tmp_path / "several.npz", np.zeros((9, 16), np.float32))
     rank = ["--rank", "texts.txt", "--vectors"]
+    for name, header in ((news_run.folder, b"id,text\n"), (run, b"text_a,text_b\n")):
+        assert refused(tmp_path, embed, str(name), "--format=jsonl", stdin=header + b"1,x\n") == (
+            "stdin:1: expected one text per line, got the header of a table; give its texts alone"
+        )
     assert "got a matcher of the joint form" in refused(tmp_path, embed, "joint")
     assert refused(tmp_path, embed, "nowhere").startswith("nowhere: expected ")
     news = str(news_run.folder)
