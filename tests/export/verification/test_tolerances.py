@@ -63,6 +63,23 @@ def test_a_row_with_nan_is_the_worst():
         assert "NaN" in failures(quantization, found, None, None, True)[0]
 
 
+@pytest.mark.parametrize(
+    ("thresholds", "margin", "is_tie"),
+    [(None, 0.04, True), (None, 0.06, False), ([0.5, 0.9], 0.02, True), ([0.5, 0.9], 0.03, False)],
+)
+def test_labels_that_the_run_hardly_prefers_are_near_ties(thresholds, margin, is_tie):
+    first = 0.5 + (margin / 2 if thresholds is None else margin)
+    expected = np.array([[first, 1 - first]] * 10, np.float32)
+    other = expected.copy()
+    other[0] = 0.49, 0.51
+    found = differences(expected, other, 10, thresholds)
+    wrong = 0.1 if thresholds is None else 0.05
+    assert found.label_agreement == pytest.approx(1 - wrong)
+    assert found.near_ties == pytest.approx(wrong if is_tie else 0)
+    assert any("equal labels" in reason for reason in failures("dynamic", found, 0.0, 0, True)) != is_tie
+    assert as_json(found)["near_ties"] == found.near_ties
+
+
 def test_pairs_are_compared_by_their_threshold():
     expected, other = (
         np.array([[0.6], [0.4], [0.7]], "float32"),
