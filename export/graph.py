@@ -38,7 +38,7 @@ from kmha.features import (
 )
 from kmha.layers.attention import stack_heads
 from kmha.layers.crf import Potentials, decode
-from kmha.layers.eight_bit import HiddenUnits, ScaledTable, outlier_rows, scale_rows
+from kmha.layers.eight_bit import HiddenUnits, ScaledTable, outlier_rows, round_to_8_bits
 from kmha.layers.embedding import Table
 from kmha.layers.encoder_block import FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams
@@ -243,25 +243,21 @@ def eight_bit_forms(bundle: Bundle) -> tuple[dict[int, Any], list[tf.Variable]]:
 
     for layer in bundle.model._flatten_layers():
         if isinstance(layer, Table) and math.prod(layer.embeddings.shape) >= FEWEST_8_BIT:
-            table = layer.embeddings.numpy()
-            if table.shape[1] >= WIDE_COLUMNS:
-                values, scales = scale_rows(table)
+            by_row = layer.output_dim >= WIDE_COLUMNS
+            values, scales = round_to_8_bits(layer.embeddings.numpy(), axis=int(by_row))
+            if by_row:
                 unit = float(scales.max()) / SCALE_STEPS
                 steps = np.rint(scales / unit).astype(np.int32)
                 forms[id(layer)] = ScaledTable(stored(values), unit, stored(steps))
             else:
-                values, scales = scale_rows(table.T)
-                forms[id(layer)] = ScaledTable(stored(values.T), scales[:, 0])
+                forms[id(layer)] = ScaledTable(stored(values), scales[0])
         elif isinstance(layer, FeedForward):
-            weights = [
-                weight.numpy() for weight in (layer.expand.kernel, layer.expand.bias, layer.contract.kernel)
-            ]
-            outliers = outlier_rows(weights[2])
+            kernel, bias = layer.expand.kernel.numpy(), layer.expand.bias.numpy()
+            contract = layer.contract.kernel.numpy()
+            outliers = outlier_rows(contract)
             if outliers.any():
                 forms[id(layer)] = [
-                    HiddenUnits(
-                        stored(weights[0][:, part]), stored(weights[1][part]), stored(weights[2][part])
-                    )
+                    HiddenUnits(stored(kernel[:, part]), stored(bias[part]), stored(contract[part]))
                     for part in (~outliers, outliers)
                 ]
     return forms, variables

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
@@ -55,11 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _embed(config: EmbedConfig) -> int:
-    load, folder = _found(config), Path(config.run)
+    load, columns = _found(config)
     import_tensorflow()
     from kmha.inference.retrieval import TextVectors
 
-    columns = saved_columns(read_manifest(folder)) if (folder / MANIFEST).is_file() else [TEXT]
     vectors = TextVectors(load(), config.side)
     chunks = _told(vectors.stream(_texts(columns)))
     if config.format == "jsonl":
@@ -76,12 +75,16 @@ def _texts(columns: list[str]) -> Iterator[bytes]:
         yield line
 
 
-def _found(config: EmbedConfig) -> Any:
-    """Checks the flags and returns a function that loads the model; does not import TensorFlow."""
+def _found(config: EmbedConfig) -> tuple[Callable[[], Any], list[str]]:
+    """Checks the flags; returns a function that loads the model, and the columns of its texts in a table.
+
+    Does not import TensorFlow.
+    """
     folder = Path(config.run)
     if not (folder / MANIFEST).is_file():
-        return _found_checkpoint(config)
-    task = read_manifest(folder)["task"]
+        return _found_checkpoint(config), [TEXT]
+    manifest = read_manifest(folder)
+    task = manifest["task"]
     if config.side != "b" and task != MATCH:
         raise InputError(f"--side: expected a matcher, got {MODEL_NAMES[task]}")
     if config.max_length:
@@ -94,10 +97,10 @@ def _found(config: EmbedConfig) -> Any:
 
         return Bundle.load(folder)
 
-    return load
+    return load, saved_columns(manifest)
 
 
-def _found_checkpoint(config: EmbedConfig) -> Any:
+def _found_checkpoint(config: EmbedConfig) -> Callable[[], Any]:
     from kmha.pretrained.sources import find_checkpoint
 
     checkpoint = find_checkpoint(config.run)

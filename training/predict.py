@@ -201,6 +201,7 @@ def _without_probabilities(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_table(stream: BinaryIO, columns: list[str]) -> BinaryIO:
+    """The stream, with all its lines, if `refuse_row` accepts the first."""
     stream = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # pyright: ignore
     line = stream.peek(1 << 12).split(b"\n")[0]
     hint = "python -m training.predict RUN --data FILE.{suffix} --out PREDICTIONS.{suffix}"

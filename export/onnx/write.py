@@ -36,7 +36,7 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.attention_parts import blocks_from
-from kmha.layers.eight_bit import forms_of_layers, scale_rows
+from kmha.layers.eight_bit import forms_of_layers, round_to_8_bits
 
 TABLE_VALUES = 1 << 18
 
@@ -244,12 +244,12 @@ def with_8_bit_kernels(model: onnx.ModelProto, float_layers: Sequence[str] = ())
         if kernel.ndim != 2 or kernel.size < FEWEST_8_BIT:
             continue
         if name not in converted:
-            # A Gemm may have a transposed kernel.
+            # The axis of the outputs; a Gemm may have a transposed kernel.
             outputs = int(not any(each.name == "transB" and each.i for each in node.attribute))
-            values, scales = scale_rows(kernel.T if outputs else kernel)
-            arrays = {f"{name}_8_bits": values.T if outputs else values, f"{name}_scales": scales[:, 0]}
+            values, scales = round_to_8_bits(kernel, axis=1 - outputs)
+            arrays = {f"{name}_8_bits": values, f"{name}_scales": scales.ravel()}
             result.graph.initializer.extend(
-                onnx.numpy_helper.from_array(np.ascontiguousarray(a), key) for key, a in arrays.items()
+                onnx.numpy_helper.from_array(array, key) for key, array in arrays.items()
             )
             converted[name] = onnx.helper.make_node(
                 "DequantizeLinear", [*arrays], [f"{name}_float"], axis=outputs

@@ -50,14 +50,15 @@ def form_of(layer: Any) -> Any:
     return _forms.get().get(id(layer))
 
 
-def scale_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds float32 [V, D] to int8 [V, D] times a scale for each row, float32 [V, 1].
+def round_to_8_bits(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds float32 [V, D] to int8 [V, D] times scales that are equal along an axis.
 
-    With one scale for the whole table, most rows would have few of the 255 values.
+    The scales are float32, of axis 1 [V, 1] for each row and of axis 0 [1, D] for each column. With one scale for the
+    whole table, most rows would have few of the 255 values.
     """
-    largest = np.abs(table).max(axis=1, keepdims=True)
+    largest = np.abs(weights).max(axis=axis, keepdims=True)
     scales = np.maximum(largest, np.finfo(np.float32).tiny) / np.float32(127)
-    return np.rint(table / scales).astype(np.int8), scales
+    return np.rint(weights / scales).astype(np.int8), scales
 
 
 def outlier_rows(kernel: np.ndarray, times: float = 2.5) -> np.ndarray:

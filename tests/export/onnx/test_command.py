@@ -121,11 +121,14 @@ def test_quantized_weights_are_integers(tmp_path):
     model = onnx.load(str(tmp_path / "small.onnx"))
     kernels = {constant.name for constant in model.graph.initializer if np.prod(constant.dims) >= 1024}
     products = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm")]
-    # Large weights of products are converted from integers, two of attention and two of the feed-forward network.
+    # Large weights of products are integers: two of attention, two of the feed-forward network, one of the n-grams.
     assert not [node.name for node in products if kernels & set(node.input)]
-    assert sum(node.op_type == "DequantizeLinear" for node in model.graph.node) >= 4
-    stored = [constant for constant in model.graph.initializer if "_8_bits" in constant.name]
-    assert {constant.data_type for constant in stored} == {onnx.TensorProto.INT8}
+    assert sum(node.op_type == "DequantizeLinear" for node in model.graph.node) == 5
+    stored = [constant for constant in model.graph.initializer if constant.name.endswith("_8_bits")]
+    assert [constant.data_type for constant in stored] == 5 * [onnx.TensorProto.INT8]
+    # So are the tables of tokens and n-grams.
+    kinds = [constant.data_type for constant in model.graph.initializer if len(constant.dims) == 2]
+    assert kinds.count(onnx.TensorProto.INT8) == 5 + 3
     assert json.loads(session(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["labels"])
 
 
