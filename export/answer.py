@@ -41,8 +41,8 @@ def _predict(config: AnswerConfig) -> int:
     import numpy as np
 
     is_tagger = getattr(predictor, "sentences", False)
-    read = sentences if is_tagger else lines if predictor.num_texts == 1 else pairs
-    rows: list[Any] = list(read(sys.stdin.buffer))
+    read = sentences if is_tagger else iter if predictor.num_texts == 1 else pairs
+    rows: list[Any] = list(read(lines(sys.stdin.buffer)))
     np.save(sys.stdout.buffer, predictor.probabilities(rows), allow_pickle=False)
     return 0
 

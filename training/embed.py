@@ -25,7 +25,7 @@ from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
 from training.io.tables import TEXT
-from training.predict import lines, refuse_row, saved_columns
+from training.predict import saved_columns, stdin_lines
 
 logger = logging.getLogger("kmha")
 
@@ -60,19 +60,12 @@ def _embed(config: EmbedConfig) -> int:
     from kmha.inference.retrieval import TextVectors
 
     vectors = TextVectors(load(), config.side)
-    chunks = _told(vectors.stream(_texts(columns)))
+    chunks = _told(vectors.stream(stdin_lines(columns, "give its texts alone")))
     if config.format == "jsonl":
         _write_jsonl(chunks)
     else:
         _write_npy(chunks, vectors.dim, sys.stdout.buffer)
     return 0
-
-
-def _texts(columns: list[str]) -> Iterator[bytes]:
-    for number, line in enumerate(lines(sys.stdin.buffer)):
-        if number == 0:
-            refuse_row(line, columns, "give its texts alone")
-        yield line
 
 
 def _found(config: EmbedConfig) -> tuple[Callable[[], Any], list[str]]:

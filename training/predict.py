@@ -11,7 +11,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -32,6 +32,7 @@ from training.tasks.match.rows import TEXT_A, TEXT_B
 
 # Names with a delimiter and no blank between them, and no text.
 _HEADER = re.compile(r'(?!1[,;\t]2)"?[\w-]+"?([,;\t]"?[\w-]+"?)+')
+_TABLE_HINT = "python -m training.predict RUN --data FILE.{suffix} --out PREDICTIONS.{suffix}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +76,21 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line.rstrip(b"\r\n")
 
 
-def pairs(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """Yields tab-separated pairs; raises InputError for a line without exactly one tab."""
-    for place, line in enumerate(lines(stream), start=1):
+def stdin_lines(columns: Sequence[str], hint: str) -> Iterator[bytes]:
+    """Yields the lines of stdin; InputError if the first is the header or a row of a table with these columns.
+
+    In the hint, {suffix} stands for the format of the table.
+    """
+    found = lines(sys.stdin.buffer)
+    for first in found:
+        _refuse_row(first, columns, hint)
+        yield first
+        yield from found
+
+
+def pairs(found: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yields pairs of lines that have exactly one tab; raises InputError for another line."""
+    for place, line in enumerate(found, start=1):
         texts = line.split(b"\t")
         if len(texts) != 2:
             given = f"{len(texts) - 1} tabs" if len(texts) > 1 else "none"
@@ -87,9 +100,9 @@ def pairs(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
         yield texts[0], texts[1]
 
 
-def sentences(stream: BinaryIO) -> Iterator[list[bytes]]:
+def sentences(found: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Yields the words of each line, split by spaces or tabs."""
-    for line in lines(stream):
+    for line in found:
         yield [word for word in re.split(rb"[ \t]+", line) if word]
 
 
@@ -128,15 +141,14 @@ def _predict(config: PredictConfig) -> int:
             print(config.out)
             return 0
     elif candidates is not None:
-        predictions = _rankings(bundle, candidates, vectors, config.top)
+        queries = stdin_lines(columns[:1], "give the queries alone")
+        predictions = _rankings(bundle, queries, candidates, vectors, config.top)
     else:
-        read = pairs if task == MATCH else sentences if config.words else lines
-        if config.text:
-            separator = "\t" if task == MATCH else "\n"
-            stream: BinaryIO = io.BytesIO(separator.join(map(_one_line, config.text)).encode("utf-8"))
-        else:
-            stream = _refuse_table(sys.stdin.buffer, columns)
-        predictions = predict(read(stream))
+        separator = "\t" if task == MATCH else "\n"
+        given = separator.join(map(_one_line, config.text)).encode("utf-8")
+        found = lines(io.BytesIO(given)) if config.text else stdin_lines(columns, _TABLE_HINT)
+        read = pairs if task == MATCH else sentences if config.words else iter
+        predictions = predict(read(found))
     for prediction in predictions:
         print(json.dumps(prediction, ensure_ascii=False, allow_nan=False))
     return 0
@@ -200,20 +212,7 @@ def _without_probabilities(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "probabilities"}
 
 
-def _refuse_table(stream: BinaryIO, columns: list[str]) -> BinaryIO:
-    """The stream, with all its lines, if `refuse_row` accepts the first."""
-    stream = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # pyright: ignore
-    line = stream.peek(1 << 12).split(b"\n")[0]
-    hint = "python -m training.predict RUN --data FILE.{suffix} --out PREDICTIONS.{suffix}"
-    refuse_row(line, columns, hint)
-    return stream
-
-
-def refuse_row(first: bytes, columns: list[str], hint: str) -> None:
-    """Raises InputError if the first line of stdin is the header or a row of a table with these columns.
-
-    In the hint, {suffix} stands for the format of the table.
-    """
+def _refuse_row(first: bytes, columns: Sequence[str], hint: str) -> None:
     line = first[: 1 << 12].decode("utf-8", "replace").strip("\ufeff \r")
     names = [each.strip('"').casefold() for each in re.split("[,;\t]", line)]
     is_header = bool(_HEADER.fullmatch(line)) and all(column.casefold() in names for column in columns)
@@ -255,12 +254,14 @@ def _vectors(path: Path) -> Any:
         raise InputError(f"--vectors {path}: expected a file that training.embed wrote, {reason}") from error
 
 
-def _rankings(bundle: Any, candidates: list[bytes], vectors: Any, top: int) -> Iterator[dict[str, Any]]:
-    """Yields {"query", "ranking": [{"line", "text", "score"}, best first]} for each text on stdin; lines from 1."""
+def _rankings(
+    bundle: Any, queries: Iterable[bytes], candidates: list[bytes], vectors: Any, top: int
+) -> Iterator[dict[str, Any]]:
+    """Yields {"query", "ranking": [{"line", "text", "score"}, best first]} for each query; lines from 1."""
     from kmha.inference.retrieval import Ranker
 
     ranker = Ranker(bundle, candidates, vectors)
-    for query in lines(sys.stdin.buffer):
+    for query in queries:
         ranking = [
             {"line": index + 1, "text": candidates[index].decode("utf-8", "replace"), "score": score}
             for index, score in ranker.rank(query, top)

@@ -161,6 +161,9 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
         assert refused(tmp_path, embed, str(name), "--format=jsonl", stdin=header + b"1,x\n") == (
             "stdin:1: expected one text per line, got the header of a table; give its texts alone"
         )
+    assert refused(tmp_path, predict, str(run), "--rank=texts.txt", stdin=b"text_a,label\nx,1\n") == (
+        "stdin:1: expected one text per line, got the header of a table; give the queries alone"
+    )
     assert "got a matcher of the joint form" in refused(tmp_path, embed, "joint")
     assert refused(tmp_path, embed, "nowhere").startswith("nowhere: expected ")
     news = str(news_run.folder)
