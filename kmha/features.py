@@ -8,6 +8,8 @@ from kmha.errors import InputError
 
 TOKEN_IDS = "token_ids"
 SEGMENT_IDS = "segment_ids"
+# In training, if a batch leaves out tokens: their positions in the text.
+POSITION_IDS = "position_ids"
 PADDING_MASK = "padding_mask"
 # For sentences: position of each word's first token (0 = no word), words to tag, and character ids of words.
 WORD_STARTS = "word_starts"

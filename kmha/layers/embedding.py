@@ -212,6 +212,7 @@ class TextEmbedding(ConfigurableLayer):
         segment_ids: int32 [B, T] in [0, num_segments); None: all 0.
         token_keep: Probability that a token was not replaced by `TokenDropout` (see `NgramEmbedding`).
         first_position: int32 [B], position of the first token of each row; None: 0.
+        position_ids: int32 [B, T], position of each token; None: they are consecutive.
         Returns float [B, T, hidden_dim].
 
     Raises:
@@ -263,14 +264,24 @@ class TextEmbedding(ConfigurableLayer):
         if self.ngrams is not None:
             self.ngrams.build(token_ids_shape)
 
-    def call(self, token_ids, segment_ids=None, token_keep=1.0, first_position=None, training=None):
+    def call(
+        self,
+        token_ids,
+        segment_ids=None,
+        token_keep=1.0,
+        first_position=None,
+        position_ids=None,
+        training=None,
+    ):
         """See the class."""
         x = self.tokens(token_ids)
         if self.segments is not None:
             x = x + self.segments(ops.zeros_like(token_ids) if segment_ids is None else segment_ids)
         if self.ngrams is not None:
             x = x + self.ngrams(token_ids, token_keep=token_keep, training=training)
-        return x if self.position is None else self.position(x, first=first_position)
+        if self.position is None:
+            return x
+        return self.position(x, first=first_position, positions=position_ids)
 
     def compute_mask(self, token_ids, previous_mask=None):
         """Bool [B, T], False where the id is 0; None without `mask_zero`."""

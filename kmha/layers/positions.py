@@ -56,6 +56,7 @@ class PositionEmbedding(ConfigurableLayer):
         inputs: float [B, T, D] with T at most max_length.
         first: int32 [B], position of each row's first token; None: 0. Positions beyond the table are undefined
             (an error in TensorFlow on a CPU).
+        positions: int32 [B, T], position of each token; None: they are consecutive.
         Returns float [B, T, D].
 
     Raises:
@@ -78,12 +79,13 @@ class PositionEmbedding(ConfigurableLayer):
         else:
             self.table = sinusoids(*shape)
 
-    def call(self, inputs, first=None):
+    def call(self, inputs, first=None, positions=None):
         """See the class."""
         if inputs.shape[1] is not None and inputs.shape[1] > self.max_length:
             raise ValueError(f"length must be at most max_length {self.max_length}, got {inputs.shape[1]}")
         table = ops.convert_to_tensor(self.table, dtype=self.compute_dtype)
-        if first is None:
+        if first is None and positions is None:
             return inputs + table[: ops.shape(inputs)[1]]
-        positions = ops.expand_dims(first, -1) + ops.arange(ops.shape(inputs)[1], dtype="int32")
+        if positions is None:
+            positions = ops.expand_dims(first, -1) + ops.arange(ops.shape(inputs)[1], dtype="int32")
         return inputs + ops.take(table, positions, axis=0)

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from kmha.config import EncoderConfig
-from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.features import PADDING_MASK, POSITION_IDS, SEGMENT_IDS, TOKEN_IDS
 from kmha.layers.comparison import unit_vectors
 from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import TextEmbedding, TokenDropout
@@ -77,7 +77,8 @@ class TransformerEncoder(ConfigurableLayer):
         final_norm: Whether a pre-norm encoder normalizes its output; a model may do so after pooling instead.
 
     Call:
-        features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each.
+        features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each; position_ids if the batch
+            leaves out tokens of its texts.
         return_attention_weights: Whether to return the weights of every block too.
         Returns float [B, T, D], and with the weights also a list of float32 [B, N, T, T].
 
@@ -143,15 +144,22 @@ class TransformerEncoder(ConfigurableLayer):
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
-        x = self.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
+        positions = {"position_ids": features.get(POSITION_IDS)}
+        x = self.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), **positions, training=training)
         x, weights = self.attend(x, features[PADDING_MASK], return_attention_weights, training)
         return (x, weights) if return_attention_weights else x
 
-    def embed(self, token_ids, segment_ids=None, first_position=None, training=None):
-        """The input of the blocks, float [B, T, D]; for the arguments see `TextEmbedding`."""
-        token_ids = self.token_dropout(token_ids, training=training)
-        keep = 1.0 - self.token_dropout.rate if training else 1.0
-        options = {"token_keep": keep, "first_position": first_position, "training": training}
+    def embed(self, token_ids, segment_ids=None, first_position=None, position_ids=None, training=None):
+        """The input of the blocks, float [B, T, D]; for the arguments see `TextEmbedding`.
+
+        With `position_ids`, tokens were left out, so none is replaced.
+        """
+        keep = 1.0
+        if training and position_ids is None:
+            token_ids = self.token_dropout(token_ids, training=True)
+            keep -= self.token_dropout.rate
+        positions = {"first_position": first_position, "position_ids": position_ids}
+        options = {"token_keep": keep, "training": training, **positions}
         x = self.embedding(token_ids, segment_ids, **options)
         x = self.norm(x) if self.norm is not None and self.config.norm == "post" else x
         return self.embedding_dropout(x, training=training)

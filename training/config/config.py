@@ -150,7 +150,8 @@ class EncoderSection:
     attention_globals: Annotated[int | None, Range(at_least=0)] = None
     """Local attention: number of first tokens with global attention. Default: 1, the [CLS] token."""
     token_dropout: float | None = None
-    """Probability of replacing a token by [UNK] in training. Default: 0.3 or 0.4; for tagging 0.2 or 0.05."""
+    """Share of random tokens that training batches leave out; models without a linear path and those of pairs or words
+    replace them by [UNK]. Default: 0.3 or 0.4; for tagging 0.2 or 0.05."""
     linear: bool | None = None
     """Add the logits of a linear model: on n-grams, for pairs on their overlap, in tagging on features of words.
     Default: on without a checkpoint or teacher, but off for pairs without overlap."""

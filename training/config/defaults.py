@@ -125,13 +125,14 @@ def resolve_data_defaults(
     The rows have been read. `lengths` are the tokens of each training text, int [R]; `batches` are those of an epoch,
     and `pairs` the training rows if they are pairs. `num_labels` are the labels of the training rows.
     """
+    config = resolve_token_dropout(config, task, lengths)
     train, defaults = config.train, task.defaults
     if config.encoder.pretrained:
         epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-defaults.batches_on // batches)))
         learning_rate = LEARNING_RATE_OF_PAIRS_ON if config.task == "match" else LEARNING_RATE_ON
         config = dataclasses.replace(
             config,
-            encoder=_filled(config.encoder, dropout=0.1, token_dropout=0.0),
+            encoder=_filled(config.encoder, dropout=0.1),
             optimizer=_filled(config.optimizer, learning_rate=learning_rate, embedding_rate=1.0),
             finetune=_filled(config.finetune, layer_decay=LAYER_DECAY, head_factor=HEAD_FACTOR),
         )
@@ -145,18 +146,35 @@ def resolve_data_defaults(
             epochs = default_epochs(batches, round(defaults.batches * LINEAR_SHARE), fewest)
         elif config.task == "tag" and config.encoder.linear:
             epochs = default_epochs(batches, defaults.batches // 2)
-    token_dropout = defaults.token_dropout
-    if token_dropout is None:
-        token_dropout = default_token_dropout(lengths)
     learning_rate = LEARNING_RATE_OF_FEW_PAIRS if 0 < pairs < FEW_PAIRS else LEARNING_RATE
     return dataclasses.replace(
         config,
         train=dataclasses.replace(train, epochs=train.epochs or epochs),
-        encoder=_filled(config.encoder, dropout=defaults.dropout, token_dropout=token_dropout),
+        encoder=_filled(config.encoder, dropout=defaults.dropout),
         optimizer=_filled(
             config.optimizer, embedding_rate=defaults.embedding_rate, learning_rate=learning_rate
         ),
     )
+
+
+def resolve_token_dropout(config: ResolvedConfig, task: Task, lengths: np.ndarray) -> ResolvedConfig:
+    """Fills in the token dropout; `lengths` are the tokens of each training text, int [R]."""
+    default = 0.0 if config.encoder.pretrained else task.defaults.token_dropout
+    if default is None:
+        default = default_token_dropout(lengths)
+    return dataclasses.replace(config, encoder=_filled(config.encoder, token_dropout=default))
+
+
+def left_out_share(config: ResolvedConfig) -> float:
+    """The share of tokens that training batches leave out; 0 if the model replaces them by [UNK].
+
+    n-grams, local attention and rotary positions need neighboring tokens, and windows their length.
+    """
+    encoder = config.encoder
+    needs_neighbors = encoder.ngram_buckets or encoder.attention_window or encoder.positions == "rotary"
+    if config.task != "classify" or not encoder.linear or needs_neighbors or config.classify.window:
+        return 0.0
+    return encoder.token_dropout or 0.0
 
 
 def default_epochs(batches: int, expected: int = Defaults.batches, fewest: int = FEWEST_EPOCHS) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.document_windows import WindowShape
-from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.features import PADDING_MASK, POSITION_IDS, SEGMENT_IDS, TEXT_FEATURES, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from training.config.config import TrainSection
 from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
@@ -137,7 +137,7 @@ class Source(abc.ABC):
     targets: np.ndarray
     weights: np.ndarray
     windows: WindowShape | None = None  # how the model splits long rows
-    feature_names: Sequence[str] = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
+    feature_names: Sequence[str] = TEXT_FEATURES
 
     @property
     @abc.abstractmethod
@@ -214,14 +214,67 @@ class BatchSource(Source):
 
     def batch(self, plan: BatchPlan) -> dict:
         """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
-        flat, lengths = self.tokens.gather(self.rows[plan.rows])
         count = filled_up(plan.capacity if self.full_shapes else len(plan.rows), self.divisor)
         filler = count - len(plan.rows)
         return {
-            "features": pad(flat, lengths, count, plan.length, self.padding_id),
+            "features": self._features(self.rows[plan.rows], count, plan.length),
             "targets": _fill(self.targets[plan.rows], filler),
             "weights": _fill(self.weights[plan.rows], filler),
         }
+
+    def _features(self, rows: np.ndarray, count: int, length: int) -> dict[str, np.ndarray]:
+        """Features int32 [count, length] of these rows of the tokens."""
+        flat, lengths = self.tokens.gather(rows)
+        return pad(flat, lengths, count, length, self.padding_id)
+
+    def without_tokens(self, share: float, seed: Sequence[int]) -> "BatchSource":
+        """The same rows without a share of the tokens of each text, chosen by the seed."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return ShortenedSource(**fields, share=share, seed=seed) if share else self
+
+
+@dataclasses.dataclass(eq=False)
+class ShortenedSource(BatchSource):
+    """Batches of texts without some random tokens, against overfitting to single tokens.
+
+    A text is as short with every seed, so epochs have the same batches. Its first and last token, [CLS] and [SEP],
+    remain. The positions of the others are those in the whole text: with consecutive ones, models of short texts do not
+    learn the last positions. What remains of a text depends on its row and the seed only, not on its batch.
+    """
+
+    share: float = dataclasses.field(kw_only=True)  # of the other tokens, left out
+    seed: Sequence[int] = dataclasses.field(kw_only=True)
+    feature_names = (*TEXT_FEATURES, POSITION_IDS)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Remaining tokens of each row, int32 [R]."""
+        return self._remaining(super().lengths)
+
+    def _remaining(self, lengths: np.ndarray) -> np.ndarray:
+        return lengths - (self.share * np.maximum(lengths - 2, 0)).astype(np.int32)
+
+    def _features(self, rows: np.ndarray, count: int, length: int) -> dict[str, np.ndarray]:
+        flat, lengths = self.tokens.gather(rows)
+        remaining = self._remaining(lengths)
+        ends = np.cumsum(lengths)
+        positions = np.arange(len(flat), dtype=np.int32) - np.repeat(ends - lengths, lengths)
+        order = _random_numbers(np.repeat(rows, lengths), positions, self.seed)
+        order[ends - lengths] = order[ends - 1] = 0
+        ranked = np.lexsort((order, np.repeat(np.arange(len(rows)), lengths)))
+        kept = np.sort(ranked[positions < np.repeat(remaining, lengths)])
+        features = pad(flat[kept], remaining, count, length, self.padding_id)
+        features[POSITION_IDS] = padded_ids(positions[kept], remaining, count, length, 0)[0]
+        return features
+
+
+def _random_numbers(rows: np.ndarray, positions: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+    """A pseudorandom number of each row and position, uint64 [T] (the mixing function of SplitMix64)."""
+    mixed = (rows.astype(np.uint64) << np.uint64(32)) + positions.astype(np.uint64)
+    mixed += np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _fill(values: np.ndarray, filler: int) -> np.ndarray:

@@ -23,7 +23,9 @@ from training.config.defaults import (
     encoder_config,
     has_new_ngrams,
     learns_residual,
+    left_out_share,
     resolve_data_defaults,
+    resolve_token_dropout,
 )
 from training.data.inputs import Inputs, Source
 from training.data.length_buckets import computed_share
@@ -82,8 +84,15 @@ def train(
         divisor=strategy.num_replicas_in_sync // coordinator.count * shards,
     )
     source = source_of(0, True)
-    lengths = source.buckets([validation], config.train.buckets)
-    plans = epoch_plans(source, lengths, config.train, 0)
+    config = resolve_token_dropout(config, task, source.text_lengths)
+    left_out = left_out_share(config) if starting_model is None else 0.0
+
+    def shortened(part: Any, number: int) -> Source:
+        return part.without_tokens(left_out, [config.train.seed, number]) if left_out else part
+
+    trained = shortened(source, 0)
+    lengths = trained.buckets([validation], config.train.buckets)
+    plans = epoch_plans(trained, lengths, config.train, 0)
     check_enough_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
     # Large data: every part of an epoch has about as many batches as the first.
     batches = len(plans) * inputs.per_epoch
@@ -125,7 +134,7 @@ def train(
     loop = Loop(
         model=model,
         step=step,
-        source=source,
+        source=shortened(source, 0),
         lengths=lengths,
         validate=lambda: coordinator.broadcast(
             "validation", lambda: evaluator.validate(validation, data.validation)
@@ -140,7 +149,7 @@ def train(
         callbacks=_make_callbacks(context, config, task.metric, batches, inputs.per_epoch),
         evaluate_first=starting_model is not None,
         coordinator=coordinator,
-        source_of=lambda number: source_of(number, number + 1 == rounds),
+        source_of=lambda number: shortened(source_of(number, number + 1 == rounds), number),
     )
     if config.resume:
         # All checkpoints: if the newest is damaged, every worker reads the one before it.
@@ -152,7 +161,7 @@ def train(
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
     logger.info(
         f"{count_trainable_weights(model):,} weights, {batches:,} batches per epoch, padded to {shown}:"
-        f" {computed_share(plans, source.lengths):.2f} times the real tokens"
+        f" {computed_share(plans, trained.lengths):.2f} times the real tokens"
     )
     if config.encoder.size == NO_ENCODER:
         if linear is None:

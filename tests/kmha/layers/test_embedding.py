@@ -86,6 +86,14 @@ def test_a_row_with_an_offset_has_the_positions_of_the_full_row(positions):
     np.testing.assert_allclose(to_numpy(part), whole[:, 3:], atol=1e-6)
 
 
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_tokens_between_others_that_are_left_out_have_their_positions(positions):
+    layer = _embedding(positions=positions)
+    whole, kept = to_numpy(layer(IDS[:2, :8])), np.array([[0, 2, 3, 7], [1, 4, 5, 6]])
+    part = layer(np.take_along_axis(IDS[:2, :8], kept, 1), position_ids=kept.astype("int32"))
+    np.testing.assert_allclose(to_numpy(part), np.take_along_axis(whole, kept[..., None], 1), atol=1e-6)
+
+
 def test_without_positions_an_offset_has_no_effect():
     layer = _embedding(positions="none")
     later = layer(IDS[:2, :5], first_position=np.array([2, 90], "int32"))

@@ -1,5 +1,6 @@
 """The encoder: padding, batch, segments, order, weights."""
 
+import dataclasses
 import functools
 
 import keras
@@ -90,6 +91,16 @@ def test_token_dropout_acts_in_training_only():
     np.testing.assert_array_equal(*seen)
     assert np.abs(to_numpy(encoder(random_features(), training=True)) - seen[0]).max() > 1e-3
     assert encoder.token_dropout.first_id == 5 and encoder.token_dropout.replacement == 1
+
+
+def test_no_token_is_replaced_where_others_are_left_out():
+    config = dataclasses.replace(_encoder("from scratch").config, dropout=0.0, token_dropout=0.9)
+    encoder = TransformerEncoder(config)
+    ids = random_features()["token_ids"]
+    positions = np.broadcast_to(np.arange(ids.shape[1], dtype="int32"), ids.shape)
+    given = encoder.embed(ids, position_ids=positions, training=True)
+    np.testing.assert_allclose(to_numpy(given), to_numpy(encoder.embed(ids)), atol=1e-6)
+    assert np.abs(to_numpy(encoder.embed(ids, training=True)) - to_numpy(given)).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["BERT's form", "sinusoidal"])

@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from tests.bundles import make_bundle
 from training.config.config import (
+    DistillSection,
     EncoderSection,
     FitConfig,
     OptimizerSection,
@@ -22,6 +24,7 @@ from training.config.defaults import (
     default_token_dropout,
     encoder_config,
     has_new_ngrams,
+    left_out_share,
     resolve_config,
     resolve_data_defaults,
     resolve_max_length,
@@ -62,6 +65,25 @@ def test_many_labels_of_long_texts_are_read_more_often(rows, labels, epochs):
     config = ResolvedConfig(encoder=EncoderSection(linear=True))
     filled = resolve_data_defaults(config, SEVERAL, np.full(rows, 200), 1_200, num_labels=labels)
     assert filled.train.epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ({}, 0.3),
+        ({"encoder": EncoderSection(linear=False)}, 0.0),
+        ({"encoder": EncoderSection(ngram_buckets=31)}, 0.0),
+        ({"encoder": EncoderSection(attention_window=4)}, 0.0),
+        ({"encoder": EncoderSection(positions="rotary")}, 0.0),
+        ({"classify": ClassifySettings(window=16)}, 0.0),
+        ({"distill": DistillSection(teacher=Path("run"))}, 0.0),
+        ({"task": "tag"}, 0.0),
+    ],
+)
+def test_batches_leave_out_tokens_unless_neighbors_count(values, share):
+    config = resolve_config(FitConfig(**values))
+    encoder = dataclasses.replace(config.encoder, token_dropout=0.3)
+    assert left_out_share(dataclasses.replace(config, encoder=encoder)) == share
 
 
 def test_short_texts_get_less_token_dropout():

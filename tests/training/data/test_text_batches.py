@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.features import PADDING_MASK, POSITION_IDS, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary_training import train_vocabulary
 from training.data.length_buckets import BatchPlan, plan_batches
@@ -130,3 +130,57 @@ def test_nothing_of_a_source_stays_when_its_batches_are_through(ragged_store):
     del source
     gc.collect()
     assert [each() for each in kept] == [None, None, None]
+
+
+# The position of a token is its id modulo 100.
+NUMBERED = [np.arange(length) + 100 * row for row, length in enumerate((2, 3, 12, 8))]
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory) -> BatchSource:
+    with RaggedStoreWriter(tmp_path_factory.mktemp("spool") / "tokens", np.int32) as writer:
+        for row in NUMBERED:
+            writer.append(row)
+        rows = np.array([3, 2, 1, 0])
+        return BatchSource(writer.close(), rows, np.arange(4), np.ones(4, np.float32), padding_id=9)
+
+
+def remaining(source: BatchSource, rows: list[int]) -> list[list[int]]:
+    """The tokens of each row of one batch; checks positions and padding."""
+    length = int(source.lengths[rows].max())
+    features = source.batch(BatchPlan(np.array(rows), length, len(rows)))["features"]
+    found = []
+    for each, ids, positions, mask in zip(
+        rows, *(features[name] for name in (TOKEN_IDS, POSITION_IDS, PADDING_MASK)), strict=True
+    ):
+        count = int(source.lengths[each])
+        assert mask.tolist() == [1] * count + [0] * (length - count)
+        assert (ids[count:] == 9).all() and not positions[count:].any()
+        assert (ids[:count] % 100 == positions[:count]).all()
+        found.append(ids[:count].tolist())
+    return found
+
+
+def test_batches_leave_out_a_share_of_the_tokens_of_each_text(numbered):
+    source = numbered.without_tokens(0.4, [0, 1])
+    assert source.lengths.tolist() == [8 - 2, 12 - 4, 3, 2]
+    for own, row in zip(remaining(source, [0, 1, 2, 3]), source.rows, strict=True):
+        whole = NUMBERED[row].tolist()
+        assert (own[0], own[-1]) == (whole[0], whole[-1])
+        assert own == sorted(set(own)) and set(own) <= set(whole)
+
+
+def test_the_remaining_tokens_depend_on_row_and_seed_only(numbered):
+    first = numbered.without_tokens(0.4, [0, 1])
+    together = remaining(first, [0, 1, 2])
+    assert [remaining(first, [row])[0] for row in (0, 1, 2)] == together
+    assert remaining(numbered.without_tokens(0.4, [0, 1]), [0, 1, 2]) == together
+    others = [remaining(numbered.without_tokens(0.4, [0, epoch]), [0, 1]) for epoch in range(2, 30)]
+    assert all(other != together[:2] for other in others)
+    # Each of the ten inner tokens of the longest row remains about equally often.
+    counts = np.bincount([token % 100 for other in others for token in other[1]], minlength=12)
+    assert counts[[0, 11]].tolist() == [28, 28] and counts[1:11].min() > 8 and counts[1:11].max() < 26
+
+
+def test_no_token_is_left_out_of_a_share_of_nothing(numbered):
+    assert numbered.without_tokens(0.0, [0]) is numbered
