@@ -16,6 +16,7 @@ import pytest
 
 from tests.command_runs import call, clean_environment, run_script, saved_weights
 from training.cli.exceptions import CheckpointWriteError, TrainingDiverged
+from training.data.text_batches import ShortenedSource
 from training.fit import main
 from training.job import run as job
 from training.runs.checkpoint_folder import list_checkpoints, write_progress
@@ -138,6 +139,29 @@ def test_the_written_settings_run_the_same_job_with_the_same_result(news_run, tm
     assert without_clock(metrics_of(tmp_path / "again")) == without_clock(metrics_of(news_run.folder))
     before, after = ((run / "config.toml").read_text() for run in (news_run.folder, tmp_path / "again"))
     assert before.replace(str(news_run.folder), "") == after.replace(str(tmp_path / "again"), "")
+
+
+def test_each_epoch_leaves_out_other_tokens_of_the_training_texts(news_run, tmp_path, monkeypatch):
+    read: dict[tuple[int, ...], list] = {}
+    batch = ShortenedSource.batch
+
+    def recorded(source, plan):
+        found = batch(source, plan)
+        for row, ids in zip(plan.rows, found["features"]["token_ids"], strict=False):
+            read.setdefault(tuple(source.seed), []).append((int(row), ids[ids > 0].tolist()))
+        return found
+
+    monkeypatch.setattr(ShortenedSource, "batch", recorded)
+    data = f"--data.train={news_run.folder.parent / 'train.csv'}"
+    flags = ("--train.epochs=2", "--encoder.token-dropout=0.5", "--no-baseline", "--no-report")
+    outcome = call(main, data, *flags, f"--out={tmp_path / 'run'}")
+    assert outcome.status == 0, outcome.err
+    first, second = (dict(read[0, epoch]) for epoch in (0, 1))
+    assert set(first) == set(second) and len(first) == metrics_of(tmp_path / "run")["data"]["train_rows"]
+    whole = metrics_of(tmp_path / "run")["tokens"]["train"]
+    lengths = [sum(map(len, each.values())) for each in (first, second)]
+    assert lengths[0] == lengths[1] < 0.9 * whole["tokens"] * len(first) / whole["rows"]
+    assert sum(first[row] != second[row] for row in first) > len(first) / 2
 
 
 def test_several_labels_by_the_name_of_their_column(topics_run):
