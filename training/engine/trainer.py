@@ -101,14 +101,7 @@ def train(
     rounds = config.train.epochs * inputs.per_epoch
     linear = refitted = None
     if config.encoder.linear and starting_model is None:
-        alone = config.encoder.size == NO_ENCODER
-        started = time.monotonic()
-        arguments = source, validation, data.labels, inputs.preprocessor, config.train.seed, alone
-        linear = task.fit_linear_path(*arguments)
-        if linear is not None:
-            logger.info(f"linear path: {linear.description}, {time.monotonic() - started:.1f} s")
-            if data.holds_out_validation:
-                refitted = linear.refit((source, validation), config.train.seed)
+        linear, refitted = _fit_linear_path(config, data, inputs.preprocessor, source, validation)
     with strategy.scope():
         if starting_model is not None:
             model = starting_model.build()
@@ -172,27 +165,57 @@ def train(
     else:
         progress = loop.run(resume=config.resume)
     if linear is not None:
-        alone = config.encoder.size == NO_ENCODER
-        outputs = None if alone else evaluator.raw_outputs(validation)
-        factors, outputs = task.join_paths(evaluator.model, linear, outputs, validation)
-        if refitted is not None:
-            # Calibration and thresholds depend on logits of models that were not trained on a row.
-            evaluator = evaluator.with_outputs(validation, outputs)
-            refitted.assign(evaluator.model.linear, factors[0])
-        evaluator.linear_paths = linear, refitted or linear
-        if not alone:
-            both = evaluator.validate(validation, data.validation)
-            logger.info(
-                f"both paths: {factors[0]:.2f} times the linear path, {np.max(factors[1]):.2f} times the encoder, "
-                + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
-            )
-            if not np.any(factors[1]):
-                hint = "; --encoder.size none trains the path alone" if config.task == "classify" else ""
-                logger.info(
-                    "the model is its linear path: the encoder lowers the validation loss by no more than the"
-                    f" standard error{hint}"
-                )
+        evaluator = _join_paths(config, data, evaluator, validation, linear, refitted)
     return evaluator, progress
+
+
+def _fit_linear_path(
+    config: ResolvedConfig, data: Data, preprocessor: Any, source: Source, validation: Source
+) -> tuple[Any, Any]:
+    """The linear path that is fitted on the training rows, and the one that is fitted on the validation rows too.
+
+    Both are None if the task has none; the second also if validation rows have a file of their own.
+    """
+    alone, started = config.encoder.size == NO_ENCODER, time.monotonic()
+    linear = data.task.fit_linear_path(
+        source, validation, data.labels, preprocessor, config.train.seed, alone
+    )
+    if linear is None:
+        return None, None
+    logger.info(f"linear path: {linear.description}, {time.monotonic() - started:.1f} s")
+    refitted = linear.refit((source, validation), config.train.seed) if data.holds_out_validation else None
+    return linear, refitted
+
+
+def _join_paths(
+    config: ResolvedConfig, data: Data, evaluator: Evaluator, validation: Source, linear: Any, refitted: Any
+) -> Evaluator:
+    """Scales both paths of the trained model on the validation rows; the evaluator of the result.
+
+    The model gets the refitted linear path, if there is one.
+    """
+    alone = config.encoder.size == NO_ENCODER
+    outputs = None if alone else evaluator.raw_outputs(validation)
+    factors, outputs = data.task.join_paths(evaluator.model, linear, outputs, validation)
+    if refitted is not None:
+        # Calibration and thresholds depend on logits of models that were not trained on a row.
+        evaluator = evaluator.with_outputs(validation, outputs)
+        refitted.assign(evaluator.model.linear, factors[0])
+    evaluator.linear_paths = linear, refitted or linear
+    if alone:
+        return evaluator
+    both = evaluator.validate(validation, data.validation)
+    logger.info(
+        f"both paths: {factors[0]:.2f} times the linear path, {np.max(factors[1]):.2f} times the encoder, "
+        + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
+    )
+    if not np.any(factors[1]):
+        hint = "; --encoder.size none trains the path alone" if config.task == "classify" else ""
+        logger.info(
+            "the model is its linear path: the encoder lowers the validation loss by no more than the"
+            f" standard error{hint}"
+        )
+    return evaluator
 
 
 def _make_strategy(
