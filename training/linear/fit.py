@@ -25,11 +25,13 @@ logger = logging.getLogger("kmha")
 
 # Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the most important of them.
 ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
-# The largest C takes longest, so it is tried only if the largest of the others is the best.
-PENALTIES, LARGEST_PENALTY = (1.0, 0.3, 3.0), 10.0
+# The next C on either side is tried only if the last one on this side is the best of the others.
+PENALTIES, NEXT_PENALTIES = (1.0, 0.3, 3.0), {0.3: 0.1, 3.0: 10.0}
 # Of the support vector machines; LIBLINEAR's own default. With scikit-learn's 1e-4 validation losses differ by 2e-4 at
 # most, and a fit takes twice as long.
 TOLERANCE = 0.1
+# Of a feature that says nothing about a label, before the lengths are restored.
+SMALLEST_SCALE = 1e-3
 # The most important n-grams are chosen from so many times as many frequent ones.
 CANDIDATES = 4
 # Slots of a hash table for each n-gram; of a model without an encoder, which has at most 1 MB in 8 bits.
@@ -171,8 +173,9 @@ def fit_linear_path(
     )
     known_features = features_of(known)
     found = [fitted(known, known_features, each) for each in PENALTIES]
-    if min(loss for loss, _ in found) == found[-1][0]:
-        found.append(fitted(known, known_features, LARGEST_PENALTY))
+    best_penalty = PENALTIES[int(np.argmin([loss for loss, _ in found]))]
+    if best_penalty in NEXT_PENALTIES:
+        found.append(fitted(known, known_features, NEXT_PENALTIES[best_penalty]))
     return min(found, key=lambda each: each[0])[1]
 
 
@@ -213,40 +216,75 @@ def _fit(
     features: scipy.sparse.csr_matrix, rows: Tokens, outputs: int, penalty: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1."""
-    targets = rows.targets
     kernel, bias = np.zeros((features.shape[1], outputs)), np.full(outputs, -1.0)
     if not features.shape[1]:
         return kernel, bias
-    if targets.ndim == 2:
-        for label, column in enumerate(targets.T):
-            if column.min() == column.max():
-                bias[label] = 1.0 if column.any() else -1.0
-            else:
-                coefficients, intercept = _machine(features, column, penalty, seed, rows.weights)
-                kernel[:, label], bias[label] = coefficients[0], intercept[0]
-        return kernel, bias
-    known = np.unique(targets)
-    if len(known) == 1:
-        bias[known] = 1.0
-        return kernel, bias
-    coefficients, intercepts = _machine(features, targets, penalty, seed, rows.weights)
-    if len(known) == 2:
-        coefficients = np.concatenate([-coefficients, coefficients])
-        intercepts = np.concatenate([-intercepts, intercepts])
-    kernel[:, known], bias[known] = coefficients.T, intercepts
+    targets = rows.targets
+    memberships = targets if targets.ndim == 2 else targets[:, None] == np.arange(outputs)
+    scales = feature_scales(features, memberships, rows.weights)
+    scaled = features.copy()
+    # Two labels, one for each row, have opposite margins.
+    known = np.flatnonzero(memberships.any(axis=0))
+    opposite = targets.ndim == 1 and len(known) == 2
+    for label in known[1:] if opposite else known:
+        if memberships[:, label].all():
+            bias[label] = 1.0
+            continue
+        scaled.data = features.data * scales[features.indices, label]
+        weights, bias[label] = _machine(scaled, memberships[:, label], penalty, seed, rows.weights)
+        kernel[:, label] = weights * scales[:, label]
+    if opposite:
+        kernel[:, known[0]], bias[known[0]] = -kernel[:, known[1]], -bias[known[1]]
     return kernel, bias
+
+
+def feature_scales(
+    features: scipy.sparse.csr_matrix, memberships: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """By what to multiply the features of each label, float64 [F, C]: the larger, the more an n-gram says about it.
+
+    The square root of the geometric mean of two measures. The log-ratio of the shares of texts with the n-gram, in
+    texts with and without the label, is large for rare n-grams. The difference from the expected number of texts with
+    both, in standard deviations, is large for frequent ones. The mean squared length of a text does not change.
+
+    Source: Wang and Manning 2012, "Baselines and Bigrams: Simple, Good Sentiment and Topic Classification", for the
+    log-ratio; docs/decisions/017-linear-path.md for the other measure and the exponents.
+
+    Args:
+        features: float64 [R, F].
+        memberships: 0 or 1, [R, C].
+        weights: Of the rows, [R].
+    """
+    weights = np.asarray(weights, np.float64)
+    weighted = memberships * weights[:, None]
+    present = features.copy()
+    present.data = np.ones_like(present.data)
+    total, sizes = weights.sum(), weighted.sum(axis=0)
+    both, texts = present.T @ weighted, (present.T @ weights)[:, None]
+    # Of a label of no row or of all rows, both logarithms stay finite.
+    share = np.clip(sizes / total, 1e-6, 1 - 1e-6)
+    # Smoothed as if one more text with the label, and one without it, had a share of the n-gram.
+    inside = (both + share) / (sizes + 1)
+    outside = (texts - both + 1 - share) / (total - sizes + 1)
+    ratio = np.abs(np.log(inside / outside))
+    expected = texts * share
+    deviation = np.abs(both - expected) / np.sqrt(expected * (1 - share) + 1)
+    scales = np.maximum((ratio * deviation) ** 0.25, SMALLEST_SCALE)
+    squares = features.power(2)
+    lengths = np.asarray(squares.sum(axis=0)) @ scales**2
+    return scales * np.sqrt(squares.sum() / np.maximum(lengths, 1e-12))
 
 
 def _machine(
     features: Any, targets: np.ndarray, penalty: float, seed: int, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, float]:
     with warnings.catch_warnings():
         # An approximate optimum is sufficient.
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = LinearSVC(C=penalty, tol=TOLERANCE, random_state=seed, dual=True).fit(
             features, targets, sample_weight=weights
         )
-    return fitted.coef_, fitted.intercept_
+    return fitted.coef_[0], float(fitted.intercept_[0])
 
 
 def smoothed_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:

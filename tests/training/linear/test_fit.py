@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from training.fewshot.linear_head import row_losses
 from training.linear import fit as fit_module
 from training.linear.fit import (
     ResidualLoss,
+    feature_scales,
     fit_linear_path,
     fit_scale,
     out_of_fold_logits,
@@ -73,6 +75,59 @@ def test_one_label_and_two_labels():
         path = fit_linear_path(train, validation, labels, V, seed=0)
         found = path.logits(validation).argmax(axis=1)
         assert (found == validation.targets).mean() > 0.7
+
+
+def _features(texts: list[list[int]], width: int) -> Any:
+    counts = np.array([np.bincount(text, minlength=width) for text in texts], float)
+    return scipy.sparse.csr_matrix(counts / np.sqrt(np.maximum((counts**2).sum(axis=1, keepdims=True), 1)))
+
+
+def test_informative_ngrams_have_larger_scales():
+    # 0 is in texts of the label only, 1 in twice as many of them, 2 in all texts alike.
+    texts = [[0, 1, 2]] * 4 + [[1, 2]] * 4 + [[2]] * 4 + [[1, 2]] * 4 + [[2]] * 8
+    memberships = (np.arange(len(texts)) < 12).astype(int)[:, None]
+    features = _features(texts, 3)
+    scales = feature_scales(features, memberships, np.ones(len(texts)))[:, 0]
+    assert scales[0] > scales[1] > scales[2] > 0
+    # The mean squared length of a text remains.
+    scaled = features @ scipy.sparse.diags(scales)
+    assert scaled.power(2).sum() == pytest.approx(features.power(2).sum())
+
+
+def test_a_row_of_weight_two_has_the_scales_of_two_rows():
+    texts = [[0, 1], [1, 2], [0, 2], [0, 1]]
+    memberships = np.array([[1, 0], [0, 1], [1, 0], [1, 0]])
+    twice = feature_scales(_features(texts, 3), memberships, np.ones(4))
+    once = feature_scales(_features(texts[:3], 3), memberships[:3], np.array([2.0, 1.0, 1.0]))
+    # Up to the common factor, which keeps the length of a text.
+    np.testing.assert_allclose(once / once[0], twice / twice[0], rtol=1e-6)
+
+
+def test_scales_improve_predictions_among_rare_ngrams(monkeypatch):
+    train, validation, test = (_rare_ngrams(rows, seed) for seed, rows in enumerate((400, 200, 1000)))
+    losses = []
+    for _ in range(2):
+        path = fit_linear_path(train, validation, LABELS, 2000, seed=0)
+        losses.append(float(row_losses(path.logits(test), test.targets).mean()))
+        monkeypatch.setattr(
+            fit_module,
+            "feature_scales",
+            lambda features, known, _: np.ones((features.shape[1], known.shape[1])),
+        )
+    assert losses[0] < 0.95 * losses[1]
+
+
+def _rare_ngrams(rows: int, seed: int) -> Any:
+    """`_source` with 30 more tokens in each text that are rare and the same for all labels."""
+    source, random = _source(rows, seed), np.random.default_rng(seed + 10)
+    noise = (V + 1900 * random.random((rows, 30)) ** 2).astype(np.int32)
+    own, _ = source.tokens.gather(np.arange(rows))
+    tokens = np.concatenate([own.reshape(rows, 8), noise], axis=1)
+    source.tokens = SimpleNamespace(
+        gather=lambda chosen: (tokens[chosen].ravel(), np.full(len(chosen), tokens.shape[1]))
+    )
+    source.lengths = np.full(rows, tokens.shape[1])
+    return source
 
 
 def test_many_rows_and_long_rows_are_sampled(monkeypatch):
