@@ -333,9 +333,13 @@ def trusted_share(gains: np.ndarray) -> float:
 def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Factors between those of both paths and those of the linear path alone, float64 [F] each; see `trusted_share`.
 
-    `losses` gives the loss of each validation row for factors, float64 [R].
+    Both the loss and the probability of the right label must gain: the loss alone also falls if probabilities become
+    more cautious, and no prediction becomes right by that.
+
+    `losses` gives the cross-entropy of each validation row for factors, float64 [R].
     """
-    share = trusted_share(losses(alone) - losses(both))
+    with_both, with_one = losses(both), losses(alone)
+    share = min(trusted_share(with_one - with_both), trusted_share(np.exp(-with_both) - np.exp(-with_one)))
     return share * both + (1 - share) * alone
 
 

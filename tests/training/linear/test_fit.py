@@ -16,6 +16,7 @@ from training.linear.fit import (
     fit_scale,
     out_of_fold_logits,
     sample_rows,
+    shrunk,
     smoothed_loss,
     trusted_share,
     weigh,
@@ -234,3 +235,15 @@ def test_an_encoder_without_a_certain_gain_leaves_the_linear_path_as_it_is():
     assert of_encoder == 0.0
     best = min(np.linspace(0.1, 3, 291), key=lambda value: smoothed_loss(value * good, targets))
     assert factor == pytest.approx(best, abs=0.02)
+
+
+def test_the_probability_of_the_right_label_must_gain_too():
+    # One row in 25 has a large loss. Both paths reduce it, but predict all others with less confidence.
+    hopeless = np.arange(500) % 25 < 1
+    alone, both = np.array([1.0, 0.0]), np.array([0.5, 0.5])
+    cautious = {0.0: np.where(hopeless, 8.0, 0.1), 0.5: np.where(hopeless, 1.5, 0.2)}
+    assert trusted_share(cautious[0.0] - cautious[0.5]) > 0.8
+    np.testing.assert_array_equal(shrunk(both, alone, lambda factors: cautious[factors[1]]), alone)
+    better = {0.0: cautious[0.0], 0.5: np.where(hopeless, 1.5, 0.09)}
+    found = shrunk(both, alone, lambda factors: better[factors[1]])
+    assert 0.4 < found[1] < 0.5
