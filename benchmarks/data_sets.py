@@ -84,6 +84,14 @@ CHOSEN_ON = (
 )
 
 
+def data_set(name: str, files: Mapping[str, Path]) -> DataSet:
+    """A data set by name; one that is not known is a classification, of several labels if it has such a column."""
+    if name in SETS:
+        return SETS[name]
+    with open(files["test"], encoding="utf-8", newline="") as file:
+        return DataSet("macro_f1", SEVERAL) if "labels" in next(csv.reader(file)) else DataSet("accuracy")
+
+
 def data_files(folder: Path, name: str) -> dict[str, Path]:
     """The files of a data set by part; none for the sample of reviews."""
     files = {}
@@ -151,7 +159,8 @@ def scores(options: argparse.Namespace) -> None:
     found: dict[str, list[Difference]] = {"linear_path": [], "baseline": []}
     print("data", "metric", "seeds", "model", "linear path, difference", "baseline, difference", sep=" | ")
     for name in options.names or SETS:
-        data, files, runs = SETS[name], data_files(options.folder, name), []
+        files, runs = data_files(options.folder, name), []
+        data = data_set(name, files)
         for seed in options.seeds:
             if runs and runs[0]["data"]["train_rows"] >= FEW_ROWS:
                 break
@@ -252,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=("scores", "defaults"))
     parser.add_argument("--folder", type=Path, required=True, help="a folder for each data set")
     parser.add_argument("--out", type=Path, required=True, help="for runs")
-    parser.add_argument("--names", nargs="+", choices=tuple(SETS))
+    parser.add_argument("--names", nargs="+", help="also of other folders, with `scores`")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rows", type=int, default=4000, help="of training, with `defaults`")
     parser.add_argument("--test-rows", type=int, default=2000, help="with `defaults`")
