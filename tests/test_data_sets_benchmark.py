@@ -2,7 +2,16 @@ import gzip
 
 import pytest
 
-from benchmarks.data_sets import VARIANTS, Difference, best_variant, combine, data_files, sample_rows
+from benchmarks import more_data_sets
+from benchmarks.data_sets import (
+    VARIANTS,
+    Difference,
+    best_variant,
+    combine,
+    data_files,
+    data_set,
+    sample_rows,
+)
 
 
 def test_differences_of_several_data_sets_add_up():
@@ -46,3 +55,30 @@ def test_files_and_samples(tmp_path):
     assert sample_rows(folder / "dev.csv", 0, tmp_path / "rows.csv").read_text("utf-8").split() == [
         "text,label"
     ]
+
+
+@pytest.mark.parametrize(("column", "metric"), [("label", "accuracy"), ("labels", "macro_f1")])
+def test_a_data_set_of_another_name_is_scored_by_its_label_column(tmp_path, column, metric):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "test.csv").write_text(f"text,{column}\nA,b\n", "utf-8")
+    assert data_set("own", data_files(tmp_path, "own")).metric == metric
+    assert data_set("mrpc", {}).flags == ("--task=match",)
+
+
+def test_made_data_sets_have_no_copies_and_no_rare_labels(tmp_path):
+    (tmp_path / "de").mkdir()
+    for name, count in (("a", 80), ("b", 100), ("de/few", 20)):
+        texts = "\n%\n".join(f"text number {number} of\n{name}" for number in [*range(count), *range(5)])
+        (tmp_path / name).write_text(texts, "utf-8")
+    more_data_sets.fortunes(tmp_path / "made", tmp_path)
+    rows = [
+        line
+        for part in ("train", "test")
+        for line in (tmp_path / "made" / "fortunes" / f"{part}.csv").read_text("utf-8").splitlines()[1:]
+    ]
+    assert sorted(rows) == sorted(
+        f"text number {number} of {name},{name}"
+        for name, count in (("a", 80), ("b", 100))
+        for number in range(count)
+    )
+    assert (tmp_path / "made" / "fort_de" / "train.csv").read_text("utf-8") == "text,label\n"
