@@ -149,8 +149,10 @@ def fit_linear_path(
         found = known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most)
         return found, features_of(found)
 
-    def fitted(ngrams: Ngrams, features: tuple[Any, Any], penalty: float) -> tuple[float, LinearPath]:
-        kernel, bias = _fit(features[0], rows, outputs, penalty, seed)
+    def fitted(
+        ngrams: Ngrams, features: tuple[Any, Any], penalty: float, is_scaled: bool = True
+    ) -> tuple[float, LinearPath]:
+        kernel, bias = _fit(features[0], rows, outputs, penalty, seed, is_scaled)
         (scale, shift), loss = fit_scale(features[1] @ kernel + bias, checked.targets)
         last = int(ngrams.keys[:, 0].max(initial=1))
         kind = f"1-{last}-grams" if last > 1 else "single tokens"
@@ -163,7 +165,8 @@ def fit_linear_path(
     with ThreadPoolExecutor(intra_op_cores()) as pool:
         inputs = list(pool.map(candidates, ORDERS))
     # One after the other: liblinear has one random generator for all threads.
-    tried = [fitted(*each, 1.0) for each in inputs]
+    # Without scales, which would prefer rare n-grams: they are right too often by chance if there are so many.
+    tried = [fitted(*each, 1.0, is_scaled=False) for each in inputs]
     best = int(np.argmin([loss for loss, _ in tried]))
     frequent, (features, _) = inputs[best]
     importance = np.abs(tried[best][1].kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
@@ -213,15 +216,23 @@ def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray
 
 
 def _fit(
-    features: scipy.sparse.csr_matrix, rows: Tokens, outputs: int, penalty: float, seed: int
+    features: scipy.sparse.csr_matrix,
+    rows: Tokens,
+    outputs: int,
+    penalty: float,
+    seed: int,
+    is_scaled: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1."""
+    """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1.
+
+    `is_scaled`: whether features are multiplied by `feature_scales` for the fit.
+    """
     kernel, bias = np.zeros((features.shape[1], outputs)), np.full(outputs, -1.0)
     if not features.shape[1]:
         return kernel, bias
     targets = rows.targets
     memberships = targets if targets.ndim == 2 else targets[:, None] == np.arange(outputs)
-    scales = feature_scales(features, memberships, rows.weights)
+    scales = feature_scales(features, memberships, rows.weights) if is_scaled else np.ones(kernel.shape)
     scaled = features.copy()
     # Two labels, one for each row, have opposite margins.
     known = np.flatnonzero(memberships.any(axis=0))
