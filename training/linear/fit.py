@@ -165,7 +165,7 @@ def fit_linear_path(
     with ThreadPoolExecutor(intra_op_cores()) as pool:
         inputs = list(pool.map(candidates, ORDERS))
     # One after the other: liblinear has one random generator for all threads.
-    # Without scales, which would prefer rare n-grams: they are right too often by chance if there are so many.
+    # Without scales: the most important n-grams are then spread more evenly over many labels.
     tried = [fitted(*each, 1.0, is_scaled=False) for each in inputs]
     best = int(np.argmin([loss for loss, _ in tried]))
     frequent, (features, _) = inputs[best]
