@@ -267,11 +267,11 @@ def feature_scales(
         weights: Of the rows, [R].
     """
     weights = np.asarray(weights, np.float64)
-    weighted = memberships * weights[:, None]
+    weighted = scipy.sparse.diags(weights) @ scipy.sparse.csr_matrix(memberships, dtype=np.float64)
     present = features.copy()
     present.data = np.ones_like(present.data)
-    total, sizes = weights.sum(), weighted.sum(axis=0)
-    both, texts = present.T @ weighted, (present.T @ weights)[:, None]
+    total, sizes = weights.sum(), np.asarray(weighted.sum(axis=0)).ravel()
+    both, texts = (present.T @ weighted).toarray(), (present.T @ weights)[:, None]
     # Of a label of no row or of all rows, both logarithms stay finite.
     share = np.clip(sizes / total, 1e-6, 1 - 1e-6)
     # Smoothed as if one more text with the label, and one without it, had a share of the n-gram.
