@@ -84,11 +84,17 @@ CHOSEN_ON = (
 )
 
 
+def open_table(path: Path) -> Any:
+    """Opens a CSV, which may be gzipped, as text."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    return opened(path, "rt", encoding="utf-8", newline="")
+
+
 def data_set(name: str, files: Mapping[str, Path]) -> DataSet:
     """A data set by name; one that is not known is a classification, of several labels if it has such a column."""
     if name in SETS:
         return SETS[name]
-    with open(files["test"], encoding="utf-8", newline="") as file:
+    with open_table(files["test"]) as file:
         return DataSet("macro_f1", SEVERAL) if "labels" in next(csv.reader(file)) else DataSet("accuracy")
 
 
@@ -106,8 +112,7 @@ def data_files(folder: Path, name: str) -> dict[str, Path]:
 
 def sample_rows(path: Path, most: int, target: Path) -> Path:
     """Writes a header and at most so many random rows of a CSV."""
-    opened = gzip.open(path, "rt", encoding="utf-8", newline="") if path.suffix == ".gz" else None
-    with opened or open(path, encoding="utf-8", newline="") as file:
+    with open_table(path) as file:
         header, *rows = csv.reader(file)
     order = np.random.default_rng(0).permutation(len(rows))[:most]
     with open(target, "w", encoding="utf-8", newline="") as file:
@@ -266,6 +271,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=4000, help="of training, with `defaults`")
     parser.add_argument("--test-rows", type=int, default=2000, help="with `defaults`")
     options = parser.parse_args(argv)
+    for name in set(options.names or ()) - set(SETS):
+        if options.command == "defaults" or "test" not in data_files(options.folder, name):
+            parser.error(f"--names: expected one of {', '.join(SETS)}, or a folder with `scores`, got {name}")
     csv.field_size_limit(2**27)
     import_tensorflow()
     {"scores": scores, "defaults": defaults}[options.command](options)

@@ -10,6 +10,7 @@ from benchmarks.data_sets import (
     combine,
     data_files,
     data_set,
+    main,
     sample_rows,
 )
 
@@ -63,6 +64,19 @@ def test_a_data_set_of_another_name_is_scored_by_its_label_column(tmp_path, colu
     (tmp_path / "own" / "test.csv").write_text(f"text,{column}\nA,b\n", "utf-8")
     assert data_set("own", data_files(tmp_path, "own")).metric == metric
     assert data_set("mrpc", {}).flags == ("--task=match",)
+
+
+def test_a_gzipped_data_set_of_another_name_is_read(tmp_path):
+    with gzip.open(tmp_path / "test.csv.gz", "wt", encoding="utf-8") as file:
+        file.write("text,labels\nA,b|c\n")
+    assert data_set("own", {"test": tmp_path / "test.csv.gz"}).metric == "macro_f1"
+
+
+@pytest.mark.parametrize("command", ["scores", "defaults"])
+def test_an_unknown_data_set_is_refused(tmp_path, capsys, command):
+    with pytest.raises(SystemExit):
+        main([command, "--folder", str(tmp_path), "--out", str(tmp_path / "sets"), "--names", "trek"])
+    assert "got trek" in capsys.readouterr().err
 
 
 def test_made_data_sets_have_no_copies_and_no_rare_labels(tmp_path):
