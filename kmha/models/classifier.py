@@ -140,6 +140,21 @@ class TextClassifier(SingleEncoder, keras.Model):
         for weights in (self.head.kernel, self.head.bias):
             weights.assign(weights * encoder)
 
+    def with_linear_path(self, rows: int = 0, slots: tuple[int, ...] = ()) -> "TextClassifier":
+        """A copy with the same weights, but with another linear path, whose weights are zeros; without arguments none.
+
+        See `linear_rows` and `linear_slots` of the class.
+        """
+        same = type(self).from_config({**self.get_config(), "linear_rows": rows, "linear_slots": slots})
+        same.build()
+        for target, weight in zip(same._weights_of_encoder(), self._weights_of_encoder(), strict=True):
+            target.assign(ops.convert_to_numpy(weight))
+        return same
+
+    def _weights_of_encoder(self):
+        others = {id(weight) for weight in self.linear.weights} if self.linear is not None else ()
+        return [weight for weight in self.weights if id(weight) not in others]
+
     def pooled_vectors(self, features, training=None):
         """The head's input float [B, D], before dropout."""
         return self._encode(features, training=training)[0]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kmha.config import EncoderConfig
+from kmha.config import MAX_HASHED_ID, EncoderConfig
 from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint, shorten_config
 from kmha.pretrained.sources import find_checkpoint
@@ -72,23 +72,31 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
     check_ranges(config)
     if config.encoder.size == NO_ENCODER and config.encoder.linear is False:
         raise InputError("--encoder.size none: expected --encoder.linear, got none of both")
-    alone = not config.encoder.pretrained and config.distill.teacher is None
+    scratch = not config.encoder.pretrained
     has_overlap = config.match.form != "bi" and config.match.overlap is not False
-    linear = alone and (config.task in ("classify", "tag") or (config.task == "match" and has_overlap))
-    if config.encoder.size == NO_ENCODER and not (linear and config.task == "classify"):
+    # The path of a checkpoint's encoder is that of texts; those of pairs and words were not compared.
+    linear = config.distill.teacher is None and (
+        config.task == "classify"
+        or (scratch and (config.task == "tag" or (config.task == "match" and has_overlap)))
+    )
+    if config.encoder.size == NO_ENCODER and not (linear and scratch and config.task == "classify"):
         raise InputError(
             "--encoder.size none: expected --task classify without --encoder.pretrained and --distill.teacher"
         )
     if config.encoder.linear and not linear:
         raise InputError(
-            "--encoder.linear: expected --task classify, tag, or match with overlap, without --encoder.pretrained"
-            " and --distill.teacher"
+            "--encoder.linear: expected --task classify, or without --encoder.pretrained also tag, or match with"
+            " overlap; and no --distill.teacher"
         )
     # A linear path and its encoder profit from whole documents; a window has a length of its own.
-    is_path_of_texts = linear and config.task == "classify" and config.encoder.linear is not False
+    is_path_of_texts = linear and scratch and config.task == "classify" and config.encoder.linear is not False
     if config.classify.window or not is_path_of_texts:
         config = dataclasses.replace(config, text=_filled(config.text, max_length=MAX_LENGTH))
+    given = config.encoder.linear
     config = resolve_shape(dataclasses.replace(config, encoder=_filled(config.encoder, linear=linear)))
+    checkpoint = config.checkpoint
+    if given is None and checkpoint is not None and len(checkpoint.vocabulary) >= MAX_HASHED_ID:
+        config = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, linear=False))
     tags, pretrained = config.task == "tag", bool(config.encoder.pretrained)
     return dataclasses.replace(
         config,

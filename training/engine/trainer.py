@@ -116,7 +116,13 @@ def train(
             check_memory(encoder_configs(model), count_trainable_weights(model), plans, available_bytes())
         freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
         row_losses = task.row_losses
-        if linear is not None and learns_residual(task, len(source.rows)) and inputs.per_epoch == 1:
+        is_scratch = config.checkpoint is None
+        if (
+            linear is not None
+            and is_scratch
+            and learns_residual(task, len(source.rows))
+            and inputs.per_epoch == 1
+        ):
             logits = out_of_fold_logits(linear, source, config.train.seed)
             row_losses = ResidualLoss(task, source.targets, logits)
             source.targets = row_losses.targets
@@ -183,6 +189,8 @@ def _fit_linear_path(
     if linear is None:
         return None, None
     logger.info(f"linear path: {linear.description}, {time.monotonic() - started:.1f} s")
+    if config.checkpoint is not None:
+        linear = dataclasses.replace(linear, is_base=False)
     refitted = linear.refit((source, validation), config.train.seed) if data.holds_out_validation else None
     return linear, refitted
 
@@ -197,7 +205,10 @@ def _join_paths(
     alone = config.encoder.size == NO_ENCODER
     outputs = None if alone else evaluator.raw_outputs(validation)
     factors, outputs = data.task.join_paths(evaluator.model, linear, outputs, validation)
-    if refitted is not None:
+    if config.task == "classify" and not np.any(factors[0]):
+        # A checkpoint's encoder may need no path.
+        evaluator = dataclasses.replace(evaluator, model=evaluator.model.with_linear_path())
+    elif refitted is not None:
         # Calibration and thresholds depend on logits of models that were not trained on a row.
         evaluator = evaluator.with_outputs(validation, outputs)
         refitted.assign(evaluator.model.linear, factors[0])
@@ -214,6 +225,10 @@ def _join_paths(
         logger.info(
             "the model is its linear path: the encoder lowers the validation loss by no more than the"
             f" standard error{hint}"
+        )
+    elif not np.any(factors[0]):
+        logger.info(
+            "the model is its encoder: the linear path lowers the validation loss by no more than the standard error"
         )
     return evaluator
 

@@ -6,6 +6,7 @@ The candidates are cross-validated, and the chosen one is trained on all rows.
 import dataclasses
 import itertools
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, Out
 from training.fewshot.contrastive import BATCH_ROWS, ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.io.examples import TrainingSet
+from training.linear.fit import out_of_fold_logits, weigh
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
 from training.tasks.protocol import Task
@@ -289,6 +291,39 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
     return best, {each.name: round(each.loss, 4) for each in candidates}
 
 
+def add_linear_path(
+    trainer: FewLabelTrainer, logits: np.ndarray, preprocessor: Any, labels: Sequence[str], seed: int
+) -> tuple[Any, np.ndarray]:
+    """Adds a linear classifier on n-grams to a trained classifier where cross-validation is certain that it helps.
+
+    Args:
+        trainer: Has the model and its rows.
+        logits: Cross-validated logits of the rows, float32 [R, C].
+        preprocessor: The preprocessor of the texts.
+        labels: The labels.
+        seed: Random seed.
+
+    Returns:
+        The model, and cross-validated logits of both paths.
+    """
+    started, model, source, rows = time.monotonic(), trainer.model, trainer.source, trainer.predictable
+    path = trainer.task.fit_linear_path(source, None, labels, preprocessor, seed, False, trainer.folds)
+    if path is None:
+        return model, logits
+    own = out_of_fold_logits(path, source, seed, trainer.folds)
+    encoder, linear = weigh(logits[rows], own[rows], trainer.targets[rows])
+    logger.info(
+        f"linear path: {path.description}, {time.monotonic() - started:.1f} s; "
+        f"{linear:.2f} times the linear path, {encoder:.2f} times the encoder"
+    )
+    if not linear:
+        return model, logits
+    model = model.with_linear_path(len(path.ngrams.keys), path.ngrams.slots)
+    path.assign(model.linear)
+    model.scale_paths(linear, encoder)
+    return model, linear * own + encoder * logits
+
+
 def train_few_labels(
     context: RunContext, data: Data, inputs: Inputs, validation: Source
 ) -> tuple[Evaluator, dict[str, Any]]:
@@ -319,9 +354,12 @@ def train_few_labels(
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
     best, losses = train_best_candidate(trainer, config.fewshot.mode)
+    logits = best.logits
+    if config.encoder.linear:
+        model, logits = add_linear_path(trainer, best.logits, inputs.preprocessor, labels, config.train.seed)
     held_out = None
     if data.is_cross_validated:
-        held_out = OutOfFold(validation, best.logits, trainer.predictable)
+        held_out = OutOfFold(validation, logits, trainer.predictable)
     choice = {
         "stage": best.name,
         "strength": best.strength,

@@ -36,7 +36,7 @@ SMALLEST_SCALE = 1e-3
 CANDIDATES = 4
 # Slots of a hash table for each n-gram; of a model without an encoder, which has at most 1 MB in 8 bits.
 ROOM, ROOM_ALONE = 4.0, 1.5
-# Of the logits of the encoder to those of the linear path, with several labels.
+# Of the logits that are added to those of the base, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 # Training rows of a label with half of the encoder's factor.
 TRUSTED_ROWS = 100
@@ -83,6 +83,7 @@ class LinearPath:
         scale: Of the logits to the margins of the support vector machine, and what is added to them.
         description: The model in one line.
         label_rows: With several labels the training rows of each, int [C].
+        is_base: Whether it is the model to improve on, not a pretrained encoder.
     """
 
     ngrams: Ngrams
@@ -92,6 +93,7 @@ class LinearPath:
     scale: tuple[float, float]
     description: str
     label_rows: np.ndarray | None = None
+    is_base: bool = True
 
     def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, Any]:
         """The factors of logits of both paths, [R, C]; with several labels the encoder has one for each label, [C].
@@ -99,6 +101,8 @@ class LinearPath:
         See `weigh`. An encoder learns rare labels worse than the path, and few validation rows show it. So its factor
         of a label with n training rows is n / (n + TRUSTED_ROWS) of the common one.
         """
+        if not self.is_base:
+            return weigh(encoder, linear, targets)[::-1]
         if self.label_rows is None:
             return weigh(linear, encoder, targets)
         trust = self.label_rows / (self.label_rows + TRUSTED_ROWS)
@@ -126,24 +130,33 @@ class LinearPath:
 
 
 def fit_linear_path(
-    train: Source, validation: Source, outputs: int, vocabulary_size: int, seed: int, alone: bool = False
+    train: Source,
+    validation: Source | None,
+    outputs: int,
+    vocabulary_size: int,
+    seed: int,
+    alone: bool = False,
+    folds: np.ndarray | None = None,
 ) -> LinearPath:
     """Fits linear support vector machines on n-grams; n-grams, penalty and scale are chosen on validation rows.
 
     Args:
         train: The training rows.
-        validation: The validation rows.
+        validation: The validation rows; None: the training rows are cross-validated.
         outputs: Number of labels.
         vocabulary_size: Number of tokens.
         seed: Random seed.
         alone: Whether the model has no encoder; then fewer n-grams are known.
+        folds: With cross-validation the fold of each training row, int [R].
     """
-    rows, checked = Tokens.of(train, sample_rows(train, seed)), Tokens.of(validation)
+    rows = Tokens.of(train, sample_rows(train, seed) if folds is None else None)
+    checked = rows if validation is None else Tokens.of(validation)
 
     most = most_ngrams(outputs, alone)
 
     def features_of(ngrams: Ngrams) -> tuple[Any, Any]:
-        return ngrams.features(rows.flat, rows.lengths), ngrams.features(checked.flat, checked.lengths)
+        known = ngrams.features(rows.flat, rows.lengths)
+        return known, known if checked is rows else ngrams.features(checked.flat, checked.lengths)
 
     def candidates(orders: tuple[int, ...]) -> tuple[Ngrams, tuple[Any, Any]]:
         found = known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most)
@@ -153,7 +166,11 @@ def fit_linear_path(
         ngrams: Ngrams, features: tuple[Any, Any], penalty: float, is_scaled: bool = True
     ) -> tuple[float, LinearPath]:
         kernel, bias = _fit(features[0], rows, outputs, penalty, seed, is_scaled)
-        (scale, shift), loss = fit_scale(features[1] @ kernel + bias, checked.targets)
+        if folds is None:
+            margins = features[1] @ kernel + bias
+        else:
+            margins = _out_of_fold_margins(features[0], rows, folds, outputs, penalty, seed, is_scaled)
+        (scale, shift), loss = fit_scale(margins, checked.targets)
         last = int(ngrams.keys[:, 0].max(initial=1))
         kind = f"1-{last}-grams" if last > 1 else "single tokens"
         description = f"{len(kernel):,} {kind}, C {penalty:g}, validation loss {loss:.3f}"
@@ -191,19 +208,19 @@ def sample_rows(source: Source, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng([seed, 19]).choice(total, most, replace=False))
 
 
-def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray:
-    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C]."""
-    sampled = sample_rows(train, seed)
+def out_of_fold_logits(
+    path: LinearPath, train: Source, seed: int, folds: np.ndarray | None = None
+) -> np.ndarray:
+    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C].
+
+    `folds` are those of all rows, int [R]; None: random ones.
+    """
+    sampled = sample_rows(train, seed) if folds is None else np.arange(len(train.rows))
     rows = Tokens.of(train, sampled)
     features = path.ngrams.features(rows.flat, rows.lengths)
-    folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
-    margins = np.zeros((len(sampled), len(path.bias)))
-
-    for fold in range(FOLDS):
-        own, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        part = dataclasses.replace(rows, targets=rows.targets[others], weights=rows.weights[others])
-        kernel, bias = _fit(features[others], part, len(path.bias), path.penalty, seed)
-        margins[own] = features[own] @ kernel + bias
+    if folds is None:
+        folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
+    margins = _out_of_fold_margins(features, rows, folds, len(path.bias), path.penalty, seed)
     (scale, shift), _ = fit_scale(margins, rows.targets)
     if len(sampled) == len(train.rows):
         return (margins * scale + shift).astype(np.float32)
@@ -213,6 +230,25 @@ def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray
         result[chunk] = path.logits(train, chunk)
     result[sampled] = margins * scale + shift
     return result
+
+
+def _out_of_fold_margins(
+    features: scipy.sparse.csr_matrix,
+    rows: Tokens,
+    folds: np.ndarray,
+    outputs: int,
+    penalty: float,
+    seed: int,
+    is_scaled: bool = True,
+) -> np.ndarray:
+    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `_fit`."""
+    margins = np.zeros((len(folds), outputs))
+    for fold in np.unique(folds):
+        own, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        part = dataclasses.replace(rows, targets=rows.targets[others], weights=rows.weights[others])
+        kernel, bias = _fit(features[others], part, outputs, penalty, seed, is_scaled)
+        margins[own] = features[own] @ kernel + bias
+    return margins
 
 
 def _fit(
@@ -342,7 +378,7 @@ def trusted_share(gains: np.ndarray) -> float:
 
 
 def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Factors between those of both paths and those of the linear path alone, float64 [F] each; see `trusted_share`.
+    """Factors between those of both paths and those of the base alone, float64 [F] each; see `trusted_share`.
 
     Both the loss and the probability of the right label must gain: the loss alone also falls if probabilities become
     more cautious, and no prediction becomes right by that.
@@ -354,7 +390,7 @@ def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], n
     return share * both + (1 - share) * alone
 
 
-def weigh(linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+def weigh(base: np.ndarray, added: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
     """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest loss, `shrunk`.
 
     With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
@@ -363,7 +399,7 @@ def weigh(linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple
     if targets.ndim == 1:
 
         def losses(values: np.ndarray) -> np.ndarray:
-            return smoothed_losses(values[0] * linear + values[1] * encoder, targets)
+            return smoothed_losses(values[0] * base + values[1] * added, targets)
 
         both, alone = (
             minimize(lambda values: losses(values).mean(), np.ones(2), method="L-BFGS-B", bounds=bounds).x
@@ -373,13 +409,13 @@ def weigh(linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple
         return float(found[0]), float(found[1])
 
     def macro_f1(ratio: float) -> float:
-        logits = linear + ratio * encoder
+        logits = base + ratio * added
         return f1_score(
             targets, logits >= best_thresholds(targets, logits, default=0.0), average="macro", zero_division=0
         )
 
     ratio = max(RATIOS, key=macro_f1)
-    logits = linear + ratio * encoder
+    logits = base + ratio * added
     scale = minimize_scalar(lambda value: smoothed_loss(value * logits, targets), bounds=(0.01, 10.0)).x
     return float(scale), float(scale * ratio)
 

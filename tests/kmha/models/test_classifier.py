@@ -112,6 +112,19 @@ def test_logits_are_float32_under_every_policy(policy):
     assert np.isfinite(to_numpy(logits)).all()
 
 
+def test_a_linear_path_is_added_and_removed_with_the_weights_of_the_encoder():
+    model = _classifier("from scratch")
+    rows = features([[5, 6, 7], [8]])
+    joined = model.with_linear_path(6, (V, 7))
+    assert joined.linear.rows == 6
+    np.testing.assert_array_equal(to_numpy(joined(rows)), to_numpy(model(rows)))
+    joined.linear.bias.assign([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(to_numpy(joined(rows)) - to_numpy(model(rows)), [[1, 2, 3]] * 2, rtol=1e-5)
+    without = joined.with_linear_path()
+    assert without.linear is None
+    np.testing.assert_array_equal(to_numpy(without(rows)), to_numpy(model(rows)))
+
+
 def test_dropout_acts_in_training_only():
     model = _classifier("from scratch")
     batch = random_features()

@@ -8,6 +8,7 @@ import pytest
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from tests.bundles import make_bundle
+from training.config import defaults
 from training.config.config import (
     DistillSection,
     EncoderSection,
@@ -345,14 +346,23 @@ def test_models_from_scratch_have_a_linear_path(task, settings, expected):
     assert bool(encoder.ngram_buckets) != expected
     if not expected:
         with pytest.raises(
-            InputError, match="--encoder.linear: expected --task classify, tag, or match with overlap"
+            InputError, match="--encoder.linear: expected --task classify, or without --encoder.pretrained"
         ):
             resolve_config(dataclasses.replace(config, encoder=EncoderSection(linear=True)))
 
 
-def test_matchers_with_a_checkpoint_have_no_linear_path(run):
-    config = dataclasses.replace(starting_from(run), task="match")
-    assert resolve_config(config).encoder.linear is False
+@pytest.mark.parametrize(("task", "expected"), [("classify", True), ("match", False), ("tag", False)])
+def test_classifiers_with_a_checkpoint_have_a_linear_path(run, task, expected):
+    config = dataclasses.replace(starting_from(run), task=task)
+    resolved = resolve_config(config)
+    assert resolved.encoder.linear is expected
+    # A checkpoint has learned from whole texts.
+    assert left_out_share(resolve_data_defaults(resolved, ONE, LONG, 10)) == 0
+
+
+def test_a_checkpoint_with_too_many_tokens_for_the_hashes_has_no_linear_path(run, monkeypatch):
+    monkeypatch.setattr(defaults, "MAX_HASHED_ID", 3)
+    assert resolve_config(starting_from(run)).encoder.linear is False
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The fit of the linear path: logits that are probabilities, rare labels, sampled rows, and the two weights."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,43 @@ def test_the_better_part_has_the_larger_weight():
     assert first > 0.5
     assert second < 0.2
     assert weigh(noise, good, targets) == pytest.approx((second, first), abs=0.01)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_path_beside_a_pretrained_encoder_counts_only_where_it_helps(several):
+    train, validation = _source(200, 0, several), _source(100, 1, several)
+    path = dataclasses.replace(fit_linear_path(train, validation, LABELS, V, seed=0), is_base=False)
+    random, targets = np.random.default_rng(5), validation.targets
+    right = targets if several else np.eye(LABELS)[targets]
+    certain = 9.0 * right - 4.5 + random.normal(size=right.shape)
+    noise = random.normal(size=right.shape)
+    assert path.weigh(noise, certain, targets)[0] == 0.0
+    factor, of_encoder = path.weigh(path.logits(validation), noise, targets)
+    # With several labels the ratio has a limit.
+    assert factor > 0.5 and of_encoder <= (0.5 if several else 0.1) * factor
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_without_validation_rows_the_training_rows_are_cross_validated(several):
+    train, test = _source(300, 0, several), _source(400, 1, several)
+    folds = np.arange(300) % 3
+    path = fit_linear_path(train, None, LABELS, V, seed=0, folds=folds)
+    loss, own = (
+        float(row_losses(logits, source.targets).mean())
+        for logits, source in ((path.logits(test), test), (path.logits(train), train))
+    )
+    held_out = out_of_fold_logits(path, train, seed=0, folds=folds)
+    # The scale is that of rows which the path was not fitted on.
+    assert own < 0.8 * loss and loss == pytest.approx(row_losses(held_out, train.targets).mean(), rel=0.15)
+    assert fit_scale(path.logits(test), test.targets)[1] > loss - 0.03
+    # The rows of a fold decide nothing about their own logits.
+    changed = dataclasses.replace(path)
+    source = _source(300, 0, several)
+    source.targets = np.where((folds == 1)[:, None] if several else folds == 1, 0, source.targets)
+    again = out_of_fold_logits(changed, source, seed=0, folds=folds)
+    order = np.argsort(held_out[folds == 1].ravel())
+    assert (np.argsort(again[folds == 1].ravel()) == order).mean() > 0.99
+    assert not np.allclose(again[folds == 0], held_out[folds == 0], atol=1e-3)
 
 
 @pytest.mark.parametrize("several", [False, True])
