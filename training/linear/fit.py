@@ -102,7 +102,8 @@ class LinearPath:
         of a label with n training rows is n / (n + TRUSTED_ROWS) of the common one.
         """
         if not self.is_base:
-            return weigh(encoder, linear, targets)[::-1]
+            of_encoder, factor = weigh(encoder, linear, targets)
+            return factor, of_encoder
         if self.label_rows is None:
             return weigh(linear, encoder, targets)
         trust = self.label_rows / (self.label_rows + TRUSTED_ROWS)

@@ -98,14 +98,7 @@ class ClassifyTask(ClassifySettings, Task):
         return (Example((text,), names, row.place),)
 
     def fit_linear_path(
-        self,
-        train: Any,
-        validation: Any,
-        labels: Sequence[str],
-        preprocessor: Any,
-        seed: int,
-        alone: bool,
-        folds: np.ndarray | None = None,
+        self, train: Any, validation: Any, labels: Sequence[str], preprocessor: Any, seed: int, alone: bool
     ) -> Any:
         """A linear classifier on n-grams; None with too many labels, or without n-grams of several texts."""
         from training.linear.fit import MAX_LABELS, fit_linear_path
@@ -113,9 +106,7 @@ class ClassifyTask(ClassifySettings, Task):
         if len(labels) > MAX_LABELS:
             logger.info(f"no linear path: {len(labels):,} labels are more than {MAX_LABELS:,}")
             return None
-        found = fit_linear_path(
-            train, validation, len(labels), len(preprocessor.vocabulary), seed, alone, folds
-        )
+        found = fit_linear_path(train, validation, len(labels), len(preprocessor.vocabulary), seed, alone)
         return found if len(found.kernel) else None
 
     def build_model(

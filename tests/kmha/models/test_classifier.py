@@ -116,7 +116,7 @@ def test_a_linear_path_is_added_and_removed_with_the_weights_of_the_encoder():
     model = _classifier("from scratch")
     rows = features([[5, 6, 7], [8]])
     joined = model.with_linear_path(6, (V, 7))
-    assert joined.linear.rows == 6
+    assert joined.linear is not None and joined.linear.rows == 6
     np.testing.assert_array_equal(to_numpy(joined(rows)), to_numpy(model(rows)))
     joined.linear.bias.assign([1.0, 2.0, 3.0])
     np.testing.assert_allclose(to_numpy(joined(rows)) - to_numpy(model(rows)), [[1, 2, 3]] * 2, rtol=1e-5)
