@@ -170,6 +170,24 @@ def test_given_validation_rows_are_used_for_calibration(few, tmp_path):
     assert Bundle.load(tmp_path / "run").model.compute_dtype == "float32"
 
 
+def test_ngrams_are_added_where_cross_validation_is_certain(few, tmp_path):
+    # A frozen encoder with random weights knows less than the words.
+    data = write_csv(tmp_path / "rows.csv", news_rows(90, 3))
+    flags = (*few[0], "--data.train", data, "--fewshot=probe", "--no-baseline")
+    outcome = call(fit, *SETTINGS, *flags, "--out", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    assert "linear path: " in outcome.err and " 0.00 times the linear path" not in outcome.err
+    run, test = tmp_path / "run", few[1]
+    assert Bundle.load(run).model.linear is not None
+    assert call(evaluate, run, "--data", test).json["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)
+    without = call(fit, *SETTINGS, *flags, "--encoder.linear=False", "--out", tmp_path / "without")
+    assert without.status == 0 and "linear path" not in without.err
+    assert outcome.json["loss"] < without.json["loss"]
+    assert call(export_onnx, run, tmp_path / "model.onnx").status == 0
+    verified = call(verify, run, tmp_path / "model.onnx", "--data", test)
+    assert verified.status == 0, verified.err
+
+
 @pytest.mark.parametrize(
     "flags", [pytest.param(("--fewshot=off",), marks=pytest.mark.second), ("--train.epochs=1",)]
 )

@@ -65,6 +65,15 @@ def test_a_model_starts_from_the_checkpoint(checkpoint, tmp_path, task):
     assert scores.status == 0, scores.err
 
 
+def test_a_path_that_adds_nothing_is_left_out(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("training.linear.fit.trusted_share", lambda gains: 0.0)
+    data, outcome = fitted(checkpoint, tmp_path, "classify")
+    assert "linear path: " in outcome.err and "the model is its encoder" in outcome.err
+    assert Bundle.load(tmp_path / "run").model.linear is None
+    scores = call(evaluate, tmp_path / "run", "--data", data)
+    assert scores.status == 0, scores.err
+
+
 def test_frozen_blocks_are_those_of_the_checkpoint_and_others_have_moved(checkpoint, tmp_path):
     fitted(checkpoint, tmp_path, "classify", "--finetune.frozen-layers=1", "--optimizer.learning-rate=0.01")
     before, after = weights_of(checkpoint), weights_of(tmp_path / "run")
