@@ -1,6 +1,7 @@
 """The contrastive stage: moves the vectors of texts with the same label together, those of others apart."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kmha.features import PADDING_MASK
 from training.cli.exceptions import TrainingDiverged
 from training.config.config import ResolvedConfig
 from training.data.inputs import Source
@@ -22,6 +24,8 @@ from training.tasks.protocol import Task
 BATCH_ROWS = 32
 MIN_BATCH_ROWS = 4
 BATCH_TOKENS = 8192
+# A batch of long texts is encoded in so many parts of similar lengths, which are padded less. Tracing takes longer.
+PARTS, LONG_TOKENS = 4, 64
 LEARNING_RATE = 1e-4
 WARMUP_FRACTION = 0.1
 
@@ -49,8 +53,25 @@ class ContrastiveStage:
             self._optimizer,
             tf.distribute.get_strategy(),
             loss_scale=LossScale() if config.precision == "float16" else None,
-            forward=lambda features: task.contrastive_outputs(model, features),
+            forward=self._outputs,
         )
+        # The longest text of a batch decides how long it is.
+        self._is_long = task.traits.num_texts == 1 and source.windows is None
+        self._is_long &= bool(np.quantile(source.lengths, 1 - 1 / BATCH_ROWS) > LONG_TOKENS)
+
+    def _outputs(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The input of the loss; rows of long texts are in the order of their lengths."""
+        if not self._is_long:
+            return self._task.contrastive_outputs(self._model, features)
+        lengths = tf.reduce_sum(features[PADDING_MASK], axis=1)
+        ends = [part * tf.size(lengths) // PARTS for part in range(PARTS + 1)]
+        outputs = []
+        for first, last in itertools.pairwise(ends):
+            # At least 1: a part of a few rows may be empty.
+            longest = tf.maximum(1, tf.reduce_max(lengths[first:last]))
+            part = {name: values[first:last, :longest] for name, values in features.items()}
+            outputs.append(self._task.contrastive_outputs(self._model, part))
+        return tf.concat(outputs, axis=0)
 
     def _learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Linear warm-up, then linear decay to 0."""
@@ -80,6 +101,8 @@ class ContrastiveStage:
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
         for chosen in sample_batches(memberships, size, steps, random):
+            if self._is_long:
+                chosen = chosen[np.argsort(self._source.lengths[rows[chosen]], kind="stable")]
             sums = self._step(self._source.batch(self._source.batch_plan(rows[chosen])))
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
             if not math.isfinite(loss):
