@@ -116,10 +116,9 @@ def train(
             check_memory(encoder_configs(model), count_trainable_weights(model), plans, available_bytes())
         freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
         row_losses = task.row_losses
-        is_scratch = config.checkpoint is None
         if (
             linear is not None
-            and is_scratch
+            and config.checkpoint is None
             and learns_residual(task, len(source.rows))
             and inputs.per_epoch == 1
         ):

@@ -56,8 +56,11 @@ class ContrastiveStage:
             forward=self._outputs,
         )
         # The longest text of a batch decides how long it is.
-        self._is_long = task.traits.num_texts == 1 and source.windows is None
-        self._is_long &= bool(np.quantile(source.lengths, 1 - 1 / BATCH_ROWS) > LONG_TOKENS)
+        self._is_long = (
+            task.traits.num_texts == 1
+            and source.windows is None
+            and bool(np.quantile(source.lengths, 1 - 1 / BATCH_ROWS) > LONG_TOKENS)
+        )
 
     def _outputs(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """The input of the loss; rows of long texts are in the order of their lengths."""

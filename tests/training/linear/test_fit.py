@@ -188,7 +188,7 @@ def test_the_better_part_has_the_larger_weight():
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_path_beside_a_pretrained_encoder_counts_only_where_it_helps(several):
+def test_a_path_added_to_a_pretrained_encoder_counts_only_where_it_helps(several):
     train, validation = _source(200, 0, several), _source(100, 1, several)
     path = dataclasses.replace(fit_linear_path(train, validation, LABELS, V, seed=0), is_base=False)
     random, targets = np.random.default_rng(5), validation.targets
