@@ -24,7 +24,7 @@ from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, Out
 from training.fewshot.contrastive import BATCH_ROWS, ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.io.examples import TrainingSet
-from training.linear.fit import MAX_LABELS, fit_linear_path, out_of_fold_logits, weigh
+from training.linear.fit import fit_linear_path, weigh
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
 from training.tasks.protocol import Task
@@ -307,13 +307,10 @@ def add_linear_path(
         The model, and cross-validated logits of both paths.
     """
     started, model, source, rows = time.monotonic(), trainer.model, trainer.source, trainer.predictable
-    if len(labels) > MAX_LABELS:
+    path = fit_linear_path(source, trainer.folds, len(labels), len(preprocessor.vocabulary), seed)
+    if path is None:
         return model, logits
-    path = fit_linear_path(source, None, len(labels), len(preprocessor.vocabulary), seed, folds=trainer.folds)
-    if not len(path.kernel):
-        return model, logits
-    own = out_of_fold_logits(path, source, seed, trainer.folds)
-    encoder, linear = weigh(logits[rows], own[rows], trainer.targets[rows])
+    encoder, linear = weigh(logits[rows], path.held_out[rows], trainer.targets[rows])
     logger.info(
         f"linear path: {path.description}, {time.monotonic() - started:.1f} s; "
         f"{linear:.2f} times the linear path, {encoder:.2f} times the encoder"
@@ -323,7 +320,7 @@ def add_linear_path(
     model = model.with_linear_path(len(path.ngrams.keys), path.ngrams.slots)
     path.assign(model.linear)
     model.scale_paths(linear, encoder)
-    return model, linear * own + encoder * logits
+    return model, linear * path.held_out + encoder * logits
 
 
 def train_few_labels(

@@ -1,11 +1,12 @@
 """Fits the linear path of a classifier, and weighs it and the encoder on validation rows."""
 
 import dataclasses
+import functools
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -72,6 +73,86 @@ class Tokens:
 
 
 @dataclasses.dataclass(frozen=True)
+class Problem:
+    """What support vector machines are fitted to.
+
+    Attributes:
+        features: float64 [R, F].
+        targets: The label of each row, int [R]; with several labels 0 or 1, [R, C].
+        weights: Of the rows, [R].
+        outputs: Number of labels.
+    """
+
+    features: scipy.sparse.csr_matrix
+    targets: np.ndarray
+    weights: np.ndarray
+    outputs: int
+
+    @classmethod
+    def of(cls, ngrams: Ngrams, rows: Tokens, outputs: int) -> "Problem":
+        """The problem of some rows."""
+        return cls(ngrams.features(rows.flat, rows.lengths), rows.targets, rows.weights, outputs)
+
+    @functools.cached_property
+    def memberships(self) -> np.ndarray:
+        """Whether a row has a label, [R, C]."""
+        return self.targets if self.targets.ndim == 2 else self.targets[:, None] == np.arange(self.outputs)
+
+    @functools.cached_property
+    def scales(self) -> np.ndarray:
+        """See `feature_scales`, float64 [F, C]."""
+        return feature_scales(self.features, self.memberships, self.weights)
+
+    def splits(self, folds: np.ndarray) -> Iterator["Split"]:
+        """Each fold of the rows, int [R], and the problem of the others."""
+        for fold in np.unique(folds):
+            rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            problem = Problem(self.features[others], self.targets[others], self.weights[others], self.outputs)
+            yield Split(problem, rows, self.features[rows])
+
+    def fit(self, penalty: float, seed: int, is_scaled: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1.
+
+        `is_scaled`: whether features are multiplied by `scales` for the fit.
+        """
+        kernel, bias = np.zeros((self.features.shape[1], self.outputs)), np.full(self.outputs, -1.0)
+        if not self.features.shape[1]:
+            return kernel, bias
+        scaled = self.features.copy()
+        # Two labels, one for each row, have opposite margins.
+        known = np.flatnonzero(self.memberships.any(axis=0))
+        opposite = self.targets.ndim == 1 and len(known) == 2
+        for label in known[1:] if opposite else known:
+            members = self.memberships[:, label]
+            if members.all():
+                bias[label] = 1.0
+                continue
+            scales = self.scales[:, label] if is_scaled else np.ones(len(kernel))
+            scaled.data = self.features.data * scales[self.features.indices]
+            weights, bias[label] = _machine(scaled, members, penalty, seed, self.weights)
+            kernel[:, label] = weights * scales
+        if opposite:
+            kernel[:, known[0]], bias[known[0]] = -kernel[:, known[1]], -bias[known[1]]
+        return kernel, bias
+
+
+class Split(NamedTuple):
+    """Rows, int [R], their features, and the problem of the other rows."""
+
+    others: Problem
+    rows: np.ndarray
+    features: scipy.sparse.csr_matrix
+
+
+class Attempt(NamedTuple):
+    """n-grams with their problem, and the features of validation rows, or the splits of the problem."""
+
+    ngrams: Ngrams
+    problem: Problem
+    held_out: scipy.sparse.csr_matrix | list[Split]
+
+
+@dataclasses.dataclass(frozen=True)
 class LinearPath:
     """A fitted linear classifier on n-grams.
 
@@ -82,6 +163,7 @@ class LinearPath:
         penalty: C of the support vector machine.
         scale: Of the logits to the margins of the support vector machine, and what is added to them.
         description: The model in one line.
+        held_out: Logits of the validation rows, or of each row by a fit on the other folds, float32 [R, C].
         label_rows: With several labels the training rows of each, int [C].
         is_base: Whether it is the model to improve on, not a pretrained encoder.
     """
@@ -92,6 +174,7 @@ class LinearPath:
     penalty: float
     scale: tuple[float, float]
     description: str
+    held_out: np.ndarray
     label_rows: np.ndarray | None = None
     is_base: bool = True
 
@@ -117,6 +200,10 @@ class LinearPath:
             np.float32
         )
 
+    def problem(self, rows: Tokens) -> Problem:
+        """The problem of other rows with the same n-grams."""
+        return Problem.of(self.ngrams, rows, len(self.bias))
+
     def assign(self, layer: LinearNgrams, factor: float = 1.0) -> None:
         """Sets the weights of a layer, with the logits multiplied by a factor."""
         layer.assign(self.ngrams.keys, self.ngrams.idf, self.kernel * factor, self.bias * factor)
@@ -124,79 +211,87 @@ class LinearPath:
     def refit(self, parts: Sequence[Source], seed: int) -> "LinearPath":
         """The path with the same n-grams, penalty and scale, fitted on the rows of several sources."""
         rows = Tokens.join([Tokens.of(part, sample_rows(part, seed)) for part in parts])
-        features = self.ngrams.features(rows.flat, rows.lengths)
-        kernel, bias = _fit(features, rows, len(self.bias), self.penalty, seed)
+        kernel, bias = self.problem(rows).fit(self.penalty, seed)
         scale, shift = self.scale
         return dataclasses.replace(self, kernel=kernel * scale, bias=bias * scale + shift)
 
 
 def fit_linear_path(
     train: Source,
-    validation: Source | None,
+    validation: Source | np.ndarray,
     outputs: int,
     vocabulary_size: int,
     seed: int,
     alone: bool = False,
-    folds: np.ndarray | None = None,
-) -> LinearPath:
+) -> LinearPath | None:
     """Fits linear support vector machines on n-grams; n-grams, penalty and scale are chosen on validation rows.
 
     Args:
         train: The training rows.
-        validation: The validation rows; None: the training rows are cross-validated.
+        validation: The validation rows; or the fold of each training row, int [R], for cross-validation.
         outputs: Number of labels.
         vocabulary_size: Number of tokens.
         seed: Random seed.
         alone: Whether the model has no encoder; then fewer n-grams are known.
-        folds: With cross-validation the fold of each training row, int [R].
-    """
-    rows = Tokens.of(train, sample_rows(train, seed) if folds is None else None)
-    checked = rows if validation is None else Tokens.of(validation)
 
+    Returns:
+        The path; None with too many labels, or without n-grams of several texts.
+    """
+    if outputs > MAX_LABELS:
+        logger.info(f"no linear path: {outputs:,} labels are more than {MAX_LABELS:,}")
+        return None
+    folds = validation if isinstance(validation, np.ndarray) else None
+    rows = Tokens.of(train, sample_rows(train, seed) if folds is None else None)
+    checked = rows if isinstance(validation, np.ndarray) else Tokens.of(validation)
     most = most_ngrams(outputs, alone)
 
-    def features_of(ngrams: Ngrams) -> tuple[Any, Any]:
-        known = ngrams.features(rows.flat, rows.lengths)
-        return known, known if checked is rows else ngrams.features(checked.flat, checked.lengths)
+    def attempt(ngrams: Ngrams) -> Attempt:
+        problem = Problem.of(ngrams, rows, outputs)
+        if folds is not None:
+            return Attempt(ngrams, problem, list(problem.splits(folds)))
+        return Attempt(ngrams, problem, ngrams.features(checked.flat, checked.lengths))
 
-    def candidates(orders: tuple[int, ...]) -> tuple[Ngrams, tuple[Any, Any]]:
-        found = known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most)
-        return found, features_of(found)
+    def candidates(orders: tuple[int, ...]) -> Attempt:
+        return attempt(known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most))
 
-    def fitted(
-        ngrams: Ngrams, features: tuple[Any, Any], penalty: float, is_scaled: bool = True
-    ) -> tuple[float, LinearPath]:
-        kernel, bias = _fit(features[0], rows, outputs, penalty, seed, is_scaled)
-        if folds is None:
-            margins = features[1] @ kernel + bias
+    def fitted(tried: Attempt, penalty: float, is_scaled: bool = True) -> tuple[float, LinearPath]:
+        kernel, bias = tried.problem.fit(penalty, seed, is_scaled)
+        if isinstance(tried.held_out, list):
+            margins = out_of_fold_margins(tried.held_out, penalty, seed, is_scaled)
         else:
-            margins = _out_of_fold_margins(features[0], rows, folds, outputs, penalty, seed, is_scaled)
+            margins = tried.held_out @ kernel + bias
         (scale, shift), loss = fit_scale(margins, checked.targets)
-        last = int(ngrams.keys[:, 0].max(initial=1))
+        last = int(tried.ngrams.keys[:, 0].max(initial=1))
         kind = f"1-{last}-grams" if last > 1 else "single tokens"
         description = f"{len(kernel):,} {kind}, C {penalty:g}, validation loss {loss:.3f}"
-        kernel, bias, counts = kernel * scale, bias * scale + shift, None
-        if rows.targets.ndim == 2:
-            counts = rows.targets.sum(axis=0)
-        return loss, LinearPath(ngrams, kernel, bias, penalty, (scale, shift), description, counts)
+        return loss, LinearPath(
+            tried.ngrams,
+            kernel * scale,
+            bias * scale + shift,
+            penalty,
+            (scale, shift),
+            description,
+            (margins * scale + shift).astype(np.float32),
+            rows.targets.sum(axis=0) if rows.targets.ndim == 2 else None,
+        )
 
     with ThreadPoolExecutor(intra_op_cores()) as pool:
         inputs = list(pool.map(candidates, ORDERS))
     # One after the other: liblinear has one random generator for all threads.
     # Without scales: the most important n-grams are then spread more evenly over many labels.
-    tried = [fitted(*each, 1.0, is_scaled=False) for each in inputs]
-    best = int(np.argmin([loss for loss, _ in tried]))
-    frequent, (features, _) = inputs[best]
-    importance = np.abs(tried[best][1].kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
+    found = [fitted(each, 1.0, is_scaled=False) for each in inputs]
+    best = int(np.argmin([loss for loss, _ in found]))
+    frequent, features = inputs[best].ngrams, inputs[best].problem.features
+    importance = np.abs(found[best][1].kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
     del inputs, features
-    known = in_small_tables(
-        frequent, importance, rows.flat, rows.lengths, most, ROOM_ALONE if alone else ROOM
-    )
-    known_features = features_of(known)
-    found = [fitted(known, known_features, each) for each in PENALTIES]
+    room = ROOM_ALONE if alone else ROOM
+    known = attempt(in_small_tables(frequent, importance, rows.flat, rows.lengths, most, room))
+    if not len(known.ngrams.keys):
+        return None
+    found = [fitted(known, each) for each in PENALTIES]
     best_penalty = PENALTIES[int(np.argmin([loss for loss, _ in found]))]
     if best_penalty in NEXT_PENALTIES:
-        found.append(fitted(known, known_features, NEXT_PENALTIES[best_penalty]))
+        found.append(fitted(known, NEXT_PENALTIES[best_penalty]))
     return min(found, key=lambda each: each[0])[1]
 
 
@@ -209,20 +304,13 @@ def sample_rows(source: Source, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng([seed, 19]).choice(total, most, replace=False))
 
 
-def out_of_fold_logits(
-    path: LinearPath, train: Source, seed: int, folds: np.ndarray | None = None
-) -> np.ndarray:
-    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C].
-
-    `folds` are those of all rows, int [R]; None: random ones.
-    """
-    sampled = sample_rows(train, seed) if folds is None else np.arange(len(train.rows))
-    rows = Tokens.of(train, sampled)
-    features = path.ngrams.features(rows.flat, rows.lengths)
-    if folds is None:
-        folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
-    margins = _out_of_fold_margins(features, rows, folds, len(path.bias), path.penalty, seed)
-    (scale, shift), _ = fit_scale(margins, rows.targets)
+def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray:
+    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C]."""
+    sampled = sample_rows(train, seed)
+    problem = path.problem(Tokens.of(train, sampled))
+    folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
+    margins = out_of_fold_margins(problem.splits(folds), path.penalty, seed)
+    (scale, shift), _ = fit_scale(margins, problem.targets)
     if len(sampled) == len(train.rows):
         return (margins * scale + shift).astype(np.float32)
     result = np.zeros((len(train.rows), len(path.bias)), np.float32)
@@ -233,57 +321,16 @@ def out_of_fold_logits(
     return result
 
 
-def _out_of_fold_margins(
-    features: scipy.sparse.csr_matrix,
-    rows: Tokens,
-    folds: np.ndarray,
-    outputs: int,
-    penalty: float,
-    seed: int,
-    is_scaled: bool = True,
+def out_of_fold_margins(
+    splits: Iterable[Split], penalty: float, seed: int, is_scaled: bool = True
 ) -> np.ndarray:
-    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `_fit`."""
-    margins = np.zeros((len(folds), outputs))
-    for fold in np.unique(folds):
-        own, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        part = dataclasses.replace(rows, targets=rows.targets[others], weights=rows.weights[others])
-        kernel, bias = _fit(features[others], part, outputs, penalty, seed, is_scaled)
-        margins[own] = features[own] @ kernel + bias
-    return margins
-
-
-def _fit(
-    features: scipy.sparse.csr_matrix,
-    rows: Tokens,
-    outputs: int,
-    penalty: float,
-    seed: int,
-    is_scaled: bool = True,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1.
-
-    `is_scaled`: whether features are multiplied by `feature_scales` for the fit.
-    """
-    kernel, bias = np.zeros((features.shape[1], outputs)), np.full(outputs, -1.0)
-    if not features.shape[1]:
-        return kernel, bias
-    targets = rows.targets
-    memberships = targets if targets.ndim == 2 else targets[:, None] == np.arange(outputs)
-    scales = feature_scales(features, memberships, rows.weights) if is_scaled else np.ones(kernel.shape)
-    scaled = features.copy()
-    # Two labels, one for each row, have opposite margins.
-    known = np.flatnonzero(memberships.any(axis=0))
-    opposite = targets.ndim == 1 and len(known) == 2
-    for label in known[1:] if opposite else known:
-        if memberships[:, label].all():
-            bias[label] = 1.0
-            continue
-        scaled.data = features.data * scales[features.indices, label]
-        weights, bias[label] = _machine(scaled, memberships[:, label], penalty, seed, rows.weights)
-        kernel[:, label] = weights * scales[:, label]
-    if opposite:
-        kernel[:, known[0]], bias[known[0]] = -kernel[:, known[1]], -bias[known[1]]
-    return kernel, bias
+    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.fit`."""
+    rows, found = [], []
+    for split in splits:
+        kernel, bias = split.others.fit(penalty, seed, is_scaled)
+        rows.append(split.rows)
+        found.append(split.features @ kernel + bias)
+    return np.concatenate(found)[np.argsort(np.concatenate(rows))]
 
 
 def feature_scales(

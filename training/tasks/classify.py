@@ -101,13 +101,9 @@ class ClassifyTask(ClassifySettings, Task):
         self, train: Any, validation: Any, labels: Sequence[str], preprocessor: Any, seed: int, alone: bool
     ) -> Any:
         """A linear classifier on n-grams; None with too many labels, or without n-grams of several texts."""
-        from training.linear.fit import MAX_LABELS, fit_linear_path
+        from training.linear.fit import fit_linear_path
 
-        if len(labels) > MAX_LABELS:
-            logger.info(f"no linear path: {len(labels):,} labels are more than {MAX_LABELS:,}")
-            return None
-        found = fit_linear_path(train, validation, len(labels), len(preprocessor.vocabulary), seed, alone)
-        return found if len(found.kernel) else None
+        return fit_linear_path(train, validation, len(labels), len(preprocessor.vocabulary), seed, alone)
 
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None

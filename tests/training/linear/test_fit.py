@@ -12,10 +12,12 @@ from training.fewshot.linear_head import row_losses
 from training.linear import fit as fit_module
 from training.linear.fit import (
     ResidualLoss,
+    Tokens,
     feature_scales,
     fit_linear_path,
     fit_scale,
     out_of_fold_logits,
+    out_of_fold_margins,
     sample_rows,
     shrunk,
     smoothed_loss,
@@ -205,23 +207,44 @@ def test_a_path_added_to_a_pretrained_encoder_counts_only_where_it_helps(several
 def test_without_validation_rows_the_training_rows_are_cross_validated(several):
     train, test = _source(300, 0, several), _source(400, 1, several)
     folds = np.arange(300) % 3
-    path = fit_linear_path(train, None, LABELS, V, seed=0, folds=folds)
-    loss, own = (
+    path = fit_linear_path(train, folds, LABELS, V, seed=0)
+    loss, own, held_out = (
         float(row_losses(logits, source.targets).mean())
-        for logits, source in ((path.logits(test), test), (path.logits(train), train))
+        for logits, source in ((path.logits(test), test), (path.logits(train), train), (path.held_out, train))
     )
-    held_out = out_of_fold_logits(path, train, seed=0, folds=folds)
     # The scale is that of rows which the path was not fitted on.
-    assert own < 0.8 * loss and loss == pytest.approx(row_losses(held_out, train.targets).mean(), rel=0.15)
+    assert own < 0.8 * loss and loss == pytest.approx(held_out, rel=0.15)
     assert fit_scale(path.logits(test), test.targets)[1] > loss - 0.03
-    # The rows of a fold decide nothing about their own logits.
-    changed = dataclasses.replace(path)
-    source = _source(300, 0, several)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
+    source, folds = _source(300, 0, several), np.arange(300) % 3
+    path = fit_linear_path(source, folds, LABELS, V, seed=0)
+
+    def margins() -> np.ndarray:
+        return out_of_fold_margins(path.problem(Tokens.of(source)).splits(folds), path.penalty, seed=0)
+
+    before = margins()
     source.targets = np.where((folds == 1)[:, None] if several else folds == 1, 0, source.targets)
-    again = out_of_fold_logits(changed, source, seed=0, folds=folds)
-    order = np.argsort(held_out[folds == 1].ravel())
-    assert (np.argsort(again[folds == 1].ravel()) == order).mean() > 0.99
-    assert not np.allclose(again[folds == 0], held_out[folds == 0], atol=1e-3)
+    after = margins()
+    np.testing.assert_array_equal(after[folds == 1], before[folds == 1])
+    assert not np.allclose(after[folds == 0], before[folds == 0], atol=1e-3)
+
+
+def test_logits_of_validation_rows_are_kept():
+    train, validation = _source(200, 0), _source(50, 1)
+    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    np.testing.assert_allclose(path.held_out, path.logits(validation), atol=1e-5)
+
+
+def test_too_many_labels_and_texts_without_common_ngrams_have_no_path(caplog):
+    caplog.set_level("INFO", "kmha")
+    train, validation = _source(200, 0), _source(50, 1)
+    assert fit_linear_path(train, validation, fit_module.MAX_LABELS + 1, V, seed=0) is None
+    assert "no linear path: 1,001 labels are more than 1,000" in caplog.text
+    train.tokens = SimpleNamespace(gather=lambda rows: (np.arange(8 * len(rows)), np.full(len(rows), 8)))
+    assert fit_linear_path(train, validation, LABELS, 8 * 200, seed=0) is None
 
 
 @pytest.mark.parametrize("several", [False, True])
