@@ -12,6 +12,7 @@ import numpy as np
 from kmha.errors import InputError, format_names
 from training.config.config import FitConfig, sample_name
 from training.config.validation import allows_few_labels, teacher_origins
+from training.data import near_copies
 from training.data.sources import Source, find_sources, read_examples, read_unlabelled, unseen, without_copies
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
 from training.io.disk import check_room, unchanged, unpacked_bytes
@@ -23,6 +24,8 @@ from training.tasks.protocol import Task
 FEW_ROWS_OF_A_LABEL = 100
 # With more rows or more outputs in all, the heads of all folds would take longer than fine-tuning.
 MOST_ROWS, MOST_OUTPUTS = 5_000, 500_000
+# Share of the training rows from which on near copies of a text stay together; see docs/decisions/020-near-copies.md.
+MANY_NEAR_COPIES = 0.1
 # Texts without labels: the encoder reads all of them once for each fold.
 MOST_TEXTS = 2_000
 
@@ -40,6 +43,7 @@ class Data:
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None if not a single file)}
     texts: Subset | None = None  # unlabeled texts for distillation or few labels
+    groups: np.ndarray | None = None  # of the training rows, see `row_groups`
     has_few_labels: bool = False  # without a validation file, the validation rows are then the training rows
 
     @property
@@ -103,6 +107,7 @@ def load_data(
     few = has_few_labels(config, task, sets)
     if few:
         task = task.for_few_labels()
+    groups = row_groups(task, train_set) if few or "validation" not in sets else train_set.digests
     parts = split(
         sets["train"],
         sets.get("validation"),
@@ -113,7 +118,7 @@ def load_data(
         seed=config.train.seed,
         multi_label=task.traits.is_multi_label,
         classes=task.traits.has_classes,
-        whole_queries=task.traits.keeps_queries_together,
+        groups=groups,
         # Validation rows held out of positive rows alone cannot rank models.
         # Texts for masked language modeling have no labels.
         one_label=task.masking is not None or (task.traits.makes_negatives and "validation" in sets),
@@ -122,12 +127,19 @@ def load_data(
     if "validation" in sets:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     train = Subset(sets["train"], parts.train_rows)
+    summary = parts.summary
+    if not task.traits.keeps_queries_together:
+        kept = (
+            parts.train_rows if "validation" in sets else np.union1d(parts.train_rows, parts.validation_rows)
+        )
+        near = near_copies.count_near_copies(groups[kept], train_set.digests[kept])
+        summary = dataclasses.replace(summary, near_copies=near)
     if few:
-        check_few_labels(task, train, sources["train"].name)
+        check_few_labels(task, train, groups[train.rows], sources["train"].name)
     if few and "validation" not in sets:
         validation = train
     else:
-        _check_validation(parts.summary, sources["train"].name)
+        _check_validation(summary, sources["train"].name)
         validation = Subset(sets.get("validation", sets["train"]), parts.validation_rows)
     test = Subset(sets["test"], parts.test_rows) if "test" in sets else None
     texts, path = None, config.distill.texts or config.fewshot.texts
@@ -146,9 +158,10 @@ def load_data(
         train=train,
         validation=validation,
         test=test,
-        summary=parts.summary,
+        summary=summary,
         origins=origins,
         texts=texts,
+        groups=groups[train.rows],
         has_few_labels=few,
     )
 
@@ -194,10 +207,10 @@ def _select_texts(texts: Subset, train: Subset, path: Path, seed: int) -> Subset
     return Subset(examples, rows)
 
 
-def check_few_labels(task: Task, train: Subset, origin: str) -> None:
-    """Checks that a label has texts to train on and texts to predict."""
+def check_few_labels(task: Task, train: Subset, groups: np.ndarray, origin: str) -> None:
+    """Checks that a label has groups of rows, [R], to train on and others to predict."""
     ids, counts = train.examples.local_labels(train.rows)
-    texts = np.unique(np.stack([ids, np.repeat(row_groups(task, train), counts)]), axis=1)
+    texts = np.unique(np.stack([ids, np.repeat(groups, counts)]), axis=1)
     if np.bincount(texts[0].astype(np.int64), minlength=1).max() < 2:
         labels = len(np.unique(ids))
         kind = "queries" if task.traits.keeps_queries_together else "texts"
@@ -207,10 +220,23 @@ def check_few_labels(task: Task, train: Subset, origin: str) -> None:
         )
 
 
-def row_groups(task: Task, part: Subset) -> np.ndarray:
-    """Equal for the rows that stay in one part or fold: copies of a text, or all rows of a query; [R]."""
-    examples = part.examples
-    return (examples.queries if task.traits.keeps_queries_together else examples.digests)[part.rows]
+def row_groups(task: Task, examples: ExampleSet) -> np.ndarray:
+    """Equal for the rows that stay in one part or fold, uint64 [rows].
+
+    They are all rows of a query, or copies of a text or pair; near copies of a text too if many rows are near copies.
+    Few of them hardly change a score, and then interrupted runs of earlier versions keep their validation rows.
+    """
+    if task.traits.keeps_queries_together:
+        return examples.queries
+    digests = examples.digests
+    if task.traits.num_texts > 1 or examples.texts[0].lengths.sum() > near_copies.MAX_BYTES:
+        return digests
+    groups = near_copies.near_copy_groups(examples.read_texts, digests)
+    return (
+        groups
+        if near_copies.count_near_copies(groups, digests) >= MANY_NEAR_COPIES * len(digests)
+        else digests
+    )
 
 
 def _check_validation(summary: DataSummary, origin: str) -> None:
@@ -247,6 +273,7 @@ def describe(data: Data) -> list[str]:
         (s.left_out_of_validation, "validation rows left out: of large data a sample is evaluated"),
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
+        (s.near_copies, "training rows are near copies of others and stay together in validation"),
         (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
     ]
     if data.texts is not None:

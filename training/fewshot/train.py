@@ -17,7 +17,7 @@ from training.cli.exceptions import TrainingDiverged
 from training.config.config import ResolvedConfig
 from training.config.defaults import has_new_ngrams, resolve_data_defaults
 from training.data.inputs import Inputs, Source
-from training.data.load import Data, row_groups
+from training.data.load import Data
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
@@ -348,7 +348,7 @@ def train_few_labels(
     config = resolve_data_defaults(config, task, source.text_lengths, 1)
     model = build_initial_model(config, task, source, inputs.preprocessor, labels)
     freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
-    trainer = FewLabelTrainer(task, model, source, lengths, row_groups(task, data.train), config, joined)
+    trainer = FewLabelTrainer(task, model, source, lengths, data.groups, config, joined)
     left_out = int((~trainer.predictable).sum())
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")

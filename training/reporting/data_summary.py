@@ -26,6 +26,7 @@ _COUNTS = {
     "dropped_in_validation": "training rows dropped because their text is in the validation rows",
     "repeated_train_rows": "training rows that repeat an earlier text and its label",
     "conflicting_train_rows": "training rows whose text also has another label",
+    "near_copies": "training rows whose text is a near copy of another",
     "empty_texts": "rows with an empty text",
 }
 

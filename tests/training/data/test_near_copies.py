@@ -1,0 +1,128 @@
+"""Near copies of a text are in one group, and groups stay in one part of the data or in one fold."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.command_runs import write_csv
+from training.config.config import DataSection, FitConfig
+from training.data import near_copies
+from training.data.load import Data, describe, load_data
+from training.data.near_copies import count_near_copies, near_copy_groups
+from training.tasks.classify import ClassifyTask
+
+LONG = "the harbor office closes at noon on the first day of every month"
+
+
+def groups(*texts: str) -> list[int]:
+    digests = np.array([int(hashlib.sha256(each.encode()).hexdigest()[:16], 16) for each in texts], np.uint64)
+    found = near_copy_groups(lambda rows: [texts[row] for row in rows], digests)
+    assert set(found) <= set(digests)
+    return np.unique(found, return_inverse=True)[1].tolist()
+
+
+def sentence(seed: int, words: int = 12) -> str:
+    return " ".join(f"w{word}" for word in np.random.default_rng(seed).integers(0, 10**6, words))
+
+
+OTHERS = [sentence(seed) for seed in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (LONG, LONG.replace("month", "week"), True),
+        (LONG, LONG.replace("noon", "four"), False),  # no sequence of five words of the first half remains
+        (LONG, "In short: " + LONG.upper() + "!", True),  # case and punctuation do not count
+        (LONG, " ".join(LONG.split()[2:9]), True),  # a part of the text
+        (LONG, " ".join(LONG.split()[:4]), False),  # too short to tell
+        (LONG, " ".join(LONG.split()[:6]) + " " + sentence(7, 8), False),  # less than half
+        (LONG, " ".join(sorted(LONG.split())), False),  # the same words in another order
+        (LONG, sentence(7), False),
+        ("港口办公室每月第一天中午关门", "公告：港口办公室每月第一天中午关门！", True),
+        ("港口办公室每月第一天中午关门", "今天天气很好我们一起去公园散步", False),
+        (LONG, LONG, True),
+        ("", "", True),
+        ("", LONG, False),
+        ("yes", "no", False),
+    ],
+)
+def test_texts_with_most_words_in_common_are_in_one_group(first, second, together):
+    others = [sentence(seed) for seed in range(100, 200)]
+    found = groups(first, second, *others)
+    assert (found[0] == found[1]) == together
+    assert not set(found[:2]) & set(found[2:]) and len(set(found[2:])) == len(others)
+
+
+def test_groups_are_transitive_and_do_not_depend_on_the_order():
+    words = sentence(200, 24).split()
+    chain = [" ".join(words[begin : begin + 12]) for begin in (0, 3, 6)]
+    texts = [*chain, *OTHERS]
+    assert len(set(groups(*texts)[:3])) == 1
+    order = np.random.default_rng(0).permutation(len(texts))
+    found = np.array(groups(*(texts[place] for place in order)))
+    assert len(set(found[np.isin(order, [0, 1, 2])])) == 1
+    assert len(set(found)) == len(OTHERS) + 1
+
+
+def test_a_template_of_many_texts_is_no_group():
+    template = [f"{LONG} number {place}" for place in range(60)]
+    many = [sentence(seed) for seed in range(2000)]
+    # 60 of 2,060 texts are copies, 60 of 160 share a template.
+    assert len(set(groups(*template, *many)[:60])) == 1
+    assert len(set(groups(*template, *OTHERS)[:60])) == 60
+
+
+def test_rows_are_read_in_chunks(monkeypatch):
+    texts = [*OTHERS, LONG, *OTHERS, LONG + " again"]
+    expected = groups(*texts)
+    monkeypatch.setattr(near_copies, "CHUNK_ROWS", 7)
+    assert groups(*texts) == expected
+    assert expected[100] == expected[-1]
+
+
+def test_no_rows_have_no_groups():
+    assert groups() == []
+
+
+def load(folder: Path, texts: list[str]) -> Data:
+    table = [(text, "xy"[place % 2]) for place, text in enumerate(texts)]
+    folder.mkdir(exist_ok=True)
+    path = write_csv(folder / "train.csv", table)
+    config = FitConfig(data=DataSection(train=path, validation_fraction=0.2))
+    return load_data(config, ClassifyTask(), folder / "examples")
+
+
+def test_near_copies_are_held_out_together(tmp_path):
+    texts = [f"{sentence(seed)} {end}" for seed in range(100) for end in ("first", "second", "third")]
+    data = load(tmp_path, texts)
+    held_out = data.validation.rows // 3
+    assert len(held_out) == 60
+    assert not set(held_out) & set(data.train.rows // 3)
+    assert data.summary.near_copies == 300
+    assert any("300 training rows are near copies of others" in line for line in describe(data))
+
+
+def test_few_near_copies_may_be_held_out_alone(tmp_path):
+    texts = [sentence(seed) for seed in range(200)]
+    more = [f"{text} again" for text in texts]
+    few = load(tmp_path / "few", [*texts, *more[:10]])
+    assert few.summary.near_copies == 0
+    np.testing.assert_array_equal(few.groups, few.train.examples.digests[few.train.rows])
+    assert load(tmp_path / "many", [*texts, *more[:12]]).summary.near_copies == 24
+
+
+def test_large_data_are_compared_as_wholes(tmp_path, monkeypatch):
+    texts = [f"{sentence(seed)} {end}" for seed in range(50) for end in ("first", "second")]
+    monkeypatch.setattr(near_copies, "MAX_BYTES", 1000)
+    data = load(tmp_path, texts)
+    assert data.summary.near_copies == 0
+    assert set(data.validation.rows // 2) & set(data.train.rows // 2)
+
+
+def test_near_copies_are_counted_without_exact_copies():
+    found = np.array([1, 1, 1, 4, 4, 6], np.uint64)
+    digests = np.array([1, 2, 1, 4, 4, 6], np.uint64)
+    assert count_near_copies(found, digests) == 3
