@@ -96,7 +96,11 @@ def _load(context: RunContext, in_memory: Mapping[str, Source] | None) -> Data:
     with context.cost.measure("data"), named(context.scratch):
         task = make_task(config.task, task_section(config))
         data = load_data(config, task, context.scratch, in_memory)
-    check_same_data(context.folder, data.origins, config.resume)
+    sources = data.origins
+    if data.summary.near_copies:
+        # Earlier versions hold out other rows then.
+        sources = sources | {"held-out": {"name": "their choice", "near_copies": data.summary.near_copies}}
+    check_same_data(context.folder, sources, config.resume)
     check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
     if context.coordinator.count > 1:
         check_same_rows(context.coordinator, data)

@@ -102,9 +102,10 @@ def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None
     """Records the input rows; raises InputError if a resumed run had others."""
     path = folder / SOURCES
     if resume and path.exists():
-        for part, recorded in read_json(path).items():
-            if sources.get(part) != recorded:
-                name = recorded.get("name") if isinstance(recorded, dict) else path
+        recorded = read_json(path)
+        for part, source in {**sources, **recorded}.items():
+            if sources.get(part) != recorded.get(part):
+                name = source.get("name") if isinstance(source, dict) else path
                 raise InputError(
                     f"--resume: expected the {part} rows of the interrupted run, {name} has changed;"
                     " use --overwrite in place of --resume to start over"
