@@ -11,6 +11,7 @@ import scipy.sparse
 from training.fewshot.linear_head import row_losses
 from training.linear import fit as fit_module
 from training.linear.fit import (
+    LinearPath,
     ResidualLoss,
     Tokens,
     feature_scales,
@@ -44,10 +45,16 @@ def _source(rows: int, seed: int, several: bool = False) -> Any:
     )
 
 
+def _fitted(train: Any, validation: Any, labels: int, vocabulary_size: int, seed: int) -> LinearPath:
+    path = fit_linear_path(train, validation, labels, vocabulary_size, seed)
+    assert path is not None
+    return path
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_logits_have_a_low_cross_entropy_on_other_rows(several):
     train, validation, test = (_source(rows, seed, several) for seed, rows in enumerate((600, 200, 400)))
-    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    path = _fitted(train, validation, LABELS, V, seed=0)
     logits = path.logits(test)
     hits = logits.argmax(axis=1) == (test.targets.argmax(axis=1) if several else test.targets)
     assert hits.mean() > 0.75
@@ -60,11 +67,11 @@ def test_logits_have_a_low_cross_entropy_on_other_rows(several):
 @pytest.mark.parametrize("several", [False, True])
 def test_a_label_without_rows_is_never_predicted(several):
     train, validation = _source(200, 0, several), _source(50, 1, several)
-    path = fit_linear_path(train, validation, LABELS + 1, V, seed=0) if not several else None
+    path = _fitted(train, validation, LABELS + 1, V, seed=0) if not several else None
     if several:
         for source in (train, validation):
             source.targets = np.concatenate([source.targets, np.zeros_like(source.targets[:, :1])], axis=1)
-        path = fit_linear_path(train, validation, LABELS + 1, V, seed=0)
+        path = _fitted(train, validation, LABELS + 1, V, seed=0)
     assert path is not None
     logits = path.logits(_source(50, 2, several))
     assert np.isfinite(logits).all()
@@ -76,7 +83,7 @@ def test_one_label_and_two_labels():
     for labels in (1, 2):
         for source in (train, validation):
             source.targets = np.minimum(source.targets, labels - 1)
-        path = fit_linear_path(train, validation, labels, V, seed=0)
+        path = _fitted(train, validation, labels, V, seed=0)
         found = path.logits(validation).argmax(axis=1)
         assert (found == validation.targets).mean() > 0.7
 
@@ -111,7 +118,7 @@ def test_scales_improve_predictions_among_rare_ngrams(monkeypatch):
     train, validation, test = (_rare_ngrams(rows, seed) for seed, rows in enumerate((400, 200, 1000)))
     losses = []
     for _ in range(2):
-        path = fit_linear_path(train, validation, LABELS, 2000, seed=0)
+        path = _fitted(train, validation, LABELS, 2000, seed=0)
         losses.append(float(row_losses(path.logits(test), test.targets).mean()))
         monkeypatch.setattr(
             fit_module,
@@ -148,7 +155,7 @@ def test_many_rows_and_long_rows_are_sampled(monkeypatch):
 def test_out_of_fold_logits_are_less_confident_than_those_of_the_fitted_rows(monkeypatch, most):
     monkeypatch.setattr(fit_module, "MAX_ROWS", most)
     train, validation = _source(200, 0), _source(100, 1)
-    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    path = _fitted(train, validation, LABELS, V, seed=0)
     logits = out_of_fold_logits(path, train, seed=0)
     assert logits.shape == (200, LABELS)
     loss, fitted = (row_losses(each, train.targets).mean() for each in (logits, path.logits(train)))
@@ -192,7 +199,7 @@ def test_the_better_part_has_the_larger_weight():
 @pytest.mark.parametrize("several", [False, True])
 def test_a_path_added_to_a_pretrained_encoder_counts_only_where_it_helps(several):
     train, validation = _source(200, 0, several), _source(100, 1, several)
-    path = dataclasses.replace(fit_linear_path(train, validation, LABELS, V, seed=0), is_base=False)
+    path = dataclasses.replace(_fitted(train, validation, LABELS, V, seed=0), is_base=False)
     random, targets = np.random.default_rng(5), validation.targets
     right = targets if several else np.eye(LABELS)[targets]
     certain = 9.0 * right - 4.5 + random.normal(size=right.shape)
@@ -207,7 +214,7 @@ def test_a_path_added_to_a_pretrained_encoder_counts_only_where_it_helps(several
 def test_without_validation_rows_the_training_rows_are_cross_validated(several):
     train, test = _source(300, 0, several), _source(400, 1, several)
     folds = np.arange(300) % 3
-    path = fit_linear_path(train, folds, LABELS, V, seed=0)
+    path = _fitted(train, folds, LABELS, V, seed=0)
     loss, own, held_out = (
         float(row_losses(logits, source.targets).mean())
         for logits, source in ((path.logits(test), test), (path.logits(train), train), (path.held_out, train))
@@ -220,7 +227,7 @@ def test_without_validation_rows_the_training_rows_are_cross_validated(several):
 @pytest.mark.parametrize("several", [False, True])
 def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
     source, folds = _source(300, 0, several), np.arange(300) % 3
-    path = fit_linear_path(source, folds, LABELS, V, seed=0)
+    path = _fitted(source, folds, LABELS, V, seed=0)
 
     def margins() -> np.ndarray:
         return out_of_fold_margins(path.problem(Tokens.of(source)).splits(folds), path.penalty, seed=0)
@@ -234,7 +241,7 @@ def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
 
 def test_logits_of_validation_rows_are_kept():
     train, validation = _source(200, 0), _source(50, 1)
-    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    path = _fitted(train, validation, LABELS, V, seed=0)
     np.testing.assert_allclose(path.held_out, path.logits(validation), atol=1e-5)
 
 
@@ -250,7 +257,7 @@ def test_too_many_labels_and_texts_without_common_ngrams_have_no_path(caplog):
 @pytest.mark.parametrize("several", [False, True])
 def test_the_path_refitted_with_validation_rows_is_as_good_and_as_certain(several):
     train, validation, test = (_source(rows, seed, several) for seed, rows in enumerate((150, 450, 400)))
-    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    path = _fitted(train, validation, LABELS, V, seed=0)
     refitted = path.refit((train, validation), seed=0)
     assert refitted.ngrams is path.ngrams
     loss, refitted_loss = (
@@ -264,7 +271,7 @@ def test_the_path_refitted_with_validation_rows_is_as_good_and_as_certain(severa
 def test_the_encoder_counts_less_for_rare_labels():
     source = _source(400, 0, several=True)
     source.targets[20:, 2] = 0
-    path = fit_linear_path(source, _source(100, 1, several=True), LABELS, V, seed=0)
+    path = _fitted(source, _source(100, 1, several=True), LABELS, V, seed=0)
     assert path.label_rows is not None and path.label_rows[2] < 20
     random = np.random.default_rng(0)
     logits = [
@@ -273,7 +280,7 @@ def test_the_encoder_counts_less_for_rare_labels():
     ]
     factor, factors = path.weigh(logits[0], logits[1], source.targets)
     assert factor > 0 and factors.shape == (LABELS,) and factors[2] < 0.4 * factors[0]
-    one_label = fit_linear_path(_source(200, 0), _source(50, 1), LABELS, V, seed=0)
+    one_label = _fitted(_source(200, 0), _source(50, 1), LABELS, V, seed=0)
     assert one_label.label_rows is None
 
 
