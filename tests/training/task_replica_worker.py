@@ -110,7 +110,7 @@ def read_taught(folder: Path) -> tuple[Any, Inputs]:
     train, texts = (Subset(examples, np.arange(len(examples))) for examples in sets)
     distill = DistillSection(teacher=folder / "run", hidden_states=0.5, attention=0.5)
     labels = TAG.output_names([], train)
-    data: Any = Data(TAG, Columns(""), labels, train, train, None, None, {}, texts)  # pyright: ignore
+    data: Any = Data(TAG, Columns(""), labels, train, train, None, None, {}, train.examples.digests, texts)  # pyright: ignore
     data, inputs = add_teacher_predictions(
         FitConfig(task="tag", text=text, distill=distill),
         data,

@@ -42,8 +42,8 @@ class Data:
     test: Subset | None
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None if not a single file)}
+    groups: np.ndarray  # of the training rows, see `row_groups`
     texts: Subset | None = None  # unlabeled texts for distillation or few labels
-    groups: np.ndarray | None = None  # of the training rows, see `row_groups`
     has_few_labels: bool = False  # without a validation file, the validation rows are then the training rows
 
     @property
