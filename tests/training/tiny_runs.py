@@ -150,7 +150,7 @@ def make_loop(
     return Loop(
         model=model,
         step=step,
-        source=source,
+        source_of=lambda _: source,
         lengths=lengths,
         validate=validate or loss,
         metric="fit",

@@ -203,7 +203,9 @@ class Loop:
 
     model: keras.Model
     step: TrainingStep
-    source: Source
+    source_of: Callable[
+        [int], Source
+    ]  # the rows of an epoch; of large data each part counts as an epoch here
     lengths: Sequence[Any]  # the padded lengths to compute
     validate: Callable[[], dict[str, float]]  # {"loss", metric, …} of the current weights
     metric: str  # the score that selects the best weights; higher is better
@@ -214,8 +216,6 @@ class Loop:
     loss_terms: int = 1  # by what reported training losses are divided; see `Task.loss_terms`
     evaluate_first: bool = False  # whether the initial weights can be the best ones, as epoch -1
     coordinator: Coordinator = SINGLE_WORKER
-    # The batches of an epoch, if epochs differ. Of large data each part counts as an epoch here.
-    source_of: Callable[[int], Source] | None = None
 
     def run(self, resume: bool = False) -> TrainingProgress:
         """Trains and leaves the best weights in the model. The last checkpoint has the trained model.
@@ -265,7 +265,7 @@ class Loop:
 
     def _epoch(self, callbacks: keras.callbacks.CallbackList) -> None:
         progress = self._progress
-        source = self.source if self.source_of is None else self.source_of(progress.epoch)
+        source = self.source_of(progress.epoch)
         row_lengths = source.lengths
         plans = epoch_plans(source, self.lengths, self.settings, progress.epoch)
         callbacks.on_epoch_begin(progress.epoch)

@@ -132,7 +132,7 @@ def train(
     loop = Loop(
         model=model,
         step=step,
-        source=shortened(source, 0),
+        source_of=lambda number: shortened(source_of(number, number + 1 == rounds), number),
         lengths=lengths,
         validate=lambda: coordinator.broadcast(
             "validation", lambda: evaluator.validate(validation, data.validation)
@@ -147,7 +147,6 @@ def train(
         callbacks=_make_callbacks(context, config, task.metric, batches, inputs.per_epoch),
         evaluate_first=starting_model is not None,
         coordinator=coordinator,
-        source_of=lambda number: shortened(source_of(number, number + 1 == rounds), number),
     )
     if config.resume:
         # All checkpoints: if the newest is damaged, every worker reads the one before it.

@@ -64,7 +64,7 @@ def resumed(folder, batch: int, number: int = signal.SIGINT, **options):
 
 
 def batches_of_an_epoch(loop: Loop) -> int:
-    return len(epoch_plans(loop.source, loop.lengths, loop.settings, 0))
+    return len(epoch_plans(loop.source_of(0), loop.lengths, loop.settings, 0))
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ def test_average_is_evaluated_and_saved(tmp_path):
 
 def test_nan_loss_ends_the_run(tmp_path):
     loop = make_loop(tmp_path)
-    loop.source.weights[7] = np.nan
+    loop.source_of(0).weights[7] = np.nan
     with pytest.raises(TrainingDiverged, match="loss is nan at batch"):
         loop.run()
 
@@ -407,7 +407,7 @@ def test_two_replicas_resume_to_the_weights_of_one(tmp_path):
 
 
 def batches_of(loop) -> int:
-    return len(epoch_plans(loop.source, loop.lengths, loop.settings, 0)) * loop.settings.epochs
+    return len(epoch_plans(loop.source_of(0), loop.lengths, loop.settings, 0)) * loop.settings.epochs
 
 
 def test_progress_bar_writes_one_line_per_epoch_to_stderr(tmp_path, capfd):
