@@ -12,7 +12,7 @@ import numpy as np
 from kmha.errors import InputError, format_names
 from training.config.config import FitConfig, sample_name
 from training.config.validation import allows_few_labels, teacher_origins
-from training.data import near_copies
+from training.data.near_copies import MAX_BYTES, count_near_copies, near_copy_groups
 from training.data.sources import Source, find_sources, read_examples, read_unlabelled, unseen, without_copies
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
 from training.io.disk import check_room, unchanged, unpacked_bytes
@@ -42,7 +42,7 @@ class Data:
     test: Subset | None
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None if not a single file)}
-    groups: np.ndarray  # of the training rows, see `row_groups`
+    groups: np.ndarray  # equal for training rows that stay in one fold, uint64 [R]
     texts: Subset | None = None  # unlabeled texts for distillation or few labels
     has_few_labels: bool = False  # without a validation file, the validation rows are then the training rows
 
@@ -107,7 +107,9 @@ def load_data(
     few = has_few_labels(config, task, sets)
     if few:
         task = task.for_few_labels()
-    groups = row_groups(task, train_set) if few or "validation" not in sets else train_set.digests
+    near_copies = None
+    if task.traits.is_text_and_label and (few or "validation" not in sets):
+        near_copies = find_near_copies(train_set)
     parts = split(
         sets["train"],
         sets.get("validation"),
@@ -118,7 +120,8 @@ def load_data(
         seed=config.train.seed,
         multi_label=task.traits.is_multi_label,
         classes=task.traits.has_classes,
-        groups=groups,
+        whole_queries=task.traits.keeps_queries_together,
+        near_copies=near_copies,
         # Validation rows held out of positive rows alone cannot rank models.
         # Texts for masked language modeling have no labels.
         one_label=task.masking is not None or (task.traits.makes_negatives and "validation" in sets),
@@ -127,15 +130,15 @@ def load_data(
     if "validation" in sets:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     train = Subset(sets["train"], parts.train_rows)
-    summary = parts.summary
-    if not task.traits.keeps_queries_together:
-        kept = (
-            parts.train_rows if "validation" in sets else np.union1d(parts.train_rows, parts.validation_rows)
-        )
-        near = near_copies.count_near_copies(groups[kept], train_set.digests[kept])
+    summary, groups = parts.summary, row_groups(task, train)
+    if near_copies is not None:
+        kept = parts.train_rows if few else np.union1d(parts.train_rows, parts.validation_rows)
+        near = count_near_copies(near_copies[kept], train_set.digests[kept])
         summary = dataclasses.replace(summary, near_copies=near)
+        if not few or has_enough_groups(train, near_copies[train.rows]):
+            groups = near_copies[train.rows]
     if few:
-        check_few_labels(task, train, groups[train.rows], sources["train"].name)
+        check_few_labels(task, train, groups, sources["train"].name)
     if few and "validation" not in sets:
         validation = train
     else:
@@ -161,7 +164,7 @@ def load_data(
         summary=summary,
         origins=origins,
         texts=texts,
-        groups=groups[train.rows],
+        groups=groups,
         has_few_labels=few,
     )
 
@@ -209,10 +212,8 @@ def _select_texts(texts: Subset, train: Subset, path: Path, seed: int) -> Subset
 
 def check_few_labels(task: Task, train: Subset, groups: np.ndarray, origin: str) -> None:
     """Checks that a label has groups of rows, [R], to train on and others to predict."""
-    ids, counts = train.examples.local_labels(train.rows)
-    texts = np.unique(np.stack([ids, np.repeat(groups, counts)]), axis=1)
-    if np.bincount(texts[0].astype(np.int64), minlength=1).max() < 2:
-        labels = len(np.unique(ids))
+    if not has_enough_groups(train, groups):
+        labels = len(np.unique(train.examples.local_labels(train.rows)[0]))
         kind = "queries" if task.traits.keeps_queries_together else "texts"
         raise InputError(
             f"{origin}: expected a label with two different training {kind} or more,"
@@ -220,23 +221,30 @@ def check_few_labels(task: Task, train: Subset, groups: np.ndarray, origin: str)
         )
 
 
-def row_groups(task: Task, examples: ExampleSet) -> np.ndarray:
-    """Equal for the rows that stay in one part or fold, uint64 [rows].
+def has_enough_groups(train: Subset, groups: np.ndarray) -> bool:
+    """Whether a label has rows of two groups, [R], or more."""
+    ids, counts = train.examples.local_labels(train.rows)
+    of_labels = np.unique(np.stack([ids, np.repeat(groups, counts)]), axis=1)[0]
+    return bool(np.bincount(of_labels.astype(np.int64), minlength=1).max() >= 2)
 
-    They are all rows of a query, or copies of a text or pair; near copies of a text too if many rows are near copies.
+
+def row_groups(task: Task, part: Subset) -> np.ndarray:
+    """Equal for the rows that stay in one part or fold: copies of a text, or all rows of a query; uint64 [R]."""
+    examples = part.examples
+    return (examples.queries if task.traits.keeps_queries_together else examples.digests)[part.rows]
+
+
+def find_near_copies(examples: ExampleSet) -> np.ndarray | None:
+    """The groups of `near_copy_groups` of all rows, uint64 [rows]; None if few rows are near copies, or of large data.
+
     Few of them hardly change a score, and then interrupted runs of earlier versions keep their validation rows.
     """
-    if task.traits.keeps_queries_together:
-        return examples.queries
-    digests = examples.digests
-    if task.traits.num_texts > 1 or examples.texts[0].lengths.sum() > near_copies.MAX_BYTES:
-        return digests
-    groups = near_copies.near_copy_groups(examples.read_texts, digests)
-    return (
-        groups
-        if near_copies.count_near_copies(groups, digests) >= MANY_NEAR_COPIES * len(digests)
-        else digests
-    )
+    sizes = examples.texts[0].lengths
+    if sizes.sum() > MAX_BYTES:
+        return None
+    groups = near_copy_groups(examples.read_texts, examples.digests, sizes)
+    share = count_near_copies(groups, examples.digests) / max(1, len(examples))
+    return groups if share >= MANY_NEAR_COPIES else None
 
 
 def _check_validation(summary: DataSummary, origin: str) -> None:
@@ -273,7 +281,7 @@ def describe(data: Data) -> list[str]:
         (s.left_out_of_validation, "validation rows left out: of large data a sample is evaluated"),
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
-        (s.near_copies, "training rows are near copies of others and stay together in validation"),
+        (s.near_copies, "training rows are near copies of others, which are held out together"),
         (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
     ]
     if data.texts is not None:

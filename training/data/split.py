@@ -1,8 +1,8 @@
 """Splits examples into training, validation and test rows without common texts.
 
 Texts of the test set are dropped from training and validation, and texts of a given validation set from training.
-Without a given validation set, a fraction of the training rows is held out. Copies of a text, or the rows of another
-kind of groups, stay together.
+Without a given validation set, a fraction of the training rows is held out. Copies of a text stay together, or near
+copies, or all rows of a query.
 Of large data, samples are held out.
 """
 
@@ -56,7 +56,8 @@ def split(
     seed: int,
     multi_label: bool,
     classes: bool = True,
-    groups: np.ndarray | None = None,
+    whole_queries: bool = False,
+    near_copies: np.ndarray | None = None,
     one_label: bool = False,
     single_rows: bool = False,
 ) -> Split:
@@ -67,11 +68,12 @@ def split(
         validation: The given validation set; None to hold one out.
         test: The test set, if any.
         validation_fraction: Fraction of the training rows to hold out, in [0, 1), stratified by (rarest) label. Rows
-            of one group stay together, and each label keeps training rows.
+            of one text stay together, and each label keeps training rows.
         seed: Random seed of the held-out rows.
         multi_label: Whether rows can have any number of labels; otherwise each has one.
         classes: Whether labels are class names, each of two training rows or more; otherwise they are numbers.
-        groups: Equal for training rows that stay together, uint64 [rows]; None: rows of one text.
+        whole_queries: Whether all rows of a query stay together, in place of all rows of a text.
+        near_copies: Equal for training rows whose texts stay together, uint64 [rows]; None: only equal texts.
         one_label: Whether all training rows can have the same label.
         single_rows: Whether a label can have only one training row.
 
@@ -99,9 +101,12 @@ def split(
     if validation is None:
         ids, counts = train.local_labels(rows)
         by, starts = order, text_starts
-        if groups is not None:
-            by = np.lexsort((label_digests, train.digests[rows], groups[rows]))
-            starts = _starts(groups[rows][by])
+        if whole_queries:
+            by = np.argsort(train.queries[rows], kind="stable")
+            starts = _starts(train.queries[rows][by])
+        elif near_copies is not None:
+            by = np.lexsort((label_digests, train.digests[rows], near_copies[rows]))
+            starts = _starts(near_copies[rows][by])
         chosen = held_out(
             ids if classes else np.zeros_like(ids), counts, by, starts, validation_fraction, seed
         )

@@ -203,9 +203,8 @@ class Loop:
 
     model: keras.Model
     step: TrainingStep
-    source_of: Callable[
-        [int], Source
-    ]  # the rows of an epoch; of large data each part counts as an epoch here
+    # The rows of an epoch. Of large data each part counts as an epoch here.
+    source_of: Callable[[int], Source]
     lengths: Sequence[Any]  # the padded lengths to compute
     validate: Callable[[], dict[str, float]]  # {"loss", metric, …} of the current weights
     metric: str  # the score that selects the best weights; higher is better

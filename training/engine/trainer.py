@@ -122,7 +122,8 @@ def train(
             and learns_residual(task, len(source.rows))
             and inputs.per_epoch == 1
         ):
-            logits = out_of_fold_logits(linear, source, config.train.seed)
+            groups = data.groups if data.summary.near_copies else None
+            logits = out_of_fold_logits(linear, source, config.train.seed, groups)
             row_losses = ResidualLoss(task, source.targets, logits)
             source.targets = row_losses.targets
         step, average = _make_step(config, task, row_losses, model, strategy, batches, shards)

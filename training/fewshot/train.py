@@ -310,7 +310,7 @@ def add_linear_path(
     path = fit_linear_path(source, trainer.folds, len(labels), len(preprocessor.vocabulary), seed)
     if path is None:
         return model, logits
-    encoder, linear = weigh(logits[rows], path.held_out[rows], trainer.targets[rows])
+    encoder, linear = weigh(logits[rows], path.validation_logits[rows], trainer.targets[rows])
     logger.info(
         f"linear path: {path.description}, {time.monotonic() - started:.1f} s; "
         f"{linear:.2f} times the linear path, {encoder:.2f} times the encoder"
@@ -320,7 +320,7 @@ def add_linear_path(
     model = model.with_linear_path(len(path.ngrams.keys), path.ngrams.slots)
     path.assign(model.linear)
     model.scale_paths(linear, encoder)
-    return model, linear * path.held_out + encoder * logits
+    return model, linear * path.validation_logits + encoder * logits
 
 
 def train_few_labels(

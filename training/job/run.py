@@ -6,6 +6,7 @@ Everything that can be checked without TensorFlow is checked before TensorFlow i
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 import logging
 import os
 import signal
@@ -27,7 +28,7 @@ from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_tf_config, wait_for_workers
 from training.engine.consistency import check_same_rows, check_same_settings
 from training.io.disk import named, scratch_folder, to_json
-from training.runs.run_folder import METRICS, RunContext, check_same_data, run_folder
+from training.runs.run_folder import HELD_OUT, METRICS, RunContext, check_same_data, run_folder
 from training.runtime.resource_usage import tune_malloc
 from training.tasks.create import make_task
 
@@ -98,8 +99,8 @@ def _load(context: RunContext, in_memory: Mapping[str, Source] | None) -> Data:
         data = load_data(config, task, context.scratch, in_memory)
     sources = data.origins
     if data.summary.near_copies:
-        # Earlier versions hold out other rows then.
-        sources = sources | {"held-out": {"name": "their choice", "near_copies": data.summary.near_copies}}
+        # Earlier versions held out other rows, and recorded no digest of them.
+        sources = sources | {HELD_OUT: hashlib.sha256(data.validation.rows.tobytes()).hexdigest()}
     check_same_data(context.folder, sources, config.resume)
     check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
     if context.coordinator.count > 1:

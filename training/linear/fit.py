@@ -74,7 +74,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What support vector machines are fitted to.
+    """Rows to which support vector machines are fitted.
 
     Attributes:
         features: float64 [R, F].
@@ -93,7 +93,7 @@ class Problem:
         """The problem of some rows."""
         return cls(ngrams.features(rows.flat, rows.lengths), rows.targets, rows.weights, outputs)
 
-    @functools.cached_property
+    @property
     def memberships(self) -> np.ndarray:
         """Whether a row has a label, [R, C]."""
         return self.targets if self.targets.ndim == 2 else self.targets[:, None] == np.arange(self.outputs)
@@ -118,12 +118,12 @@ class Problem:
         kernel, bias = np.zeros((self.features.shape[1], self.outputs)), np.full(self.outputs, -1.0)
         if not self.features.shape[1]:
             return kernel, bias
-        scaled = self.features.copy()
+        scaled, memberships = self.features.copy(), self.memberships
         # Two labels, one for each row, have opposite margins.
-        known = np.flatnonzero(self.memberships.any(axis=0))
+        known = np.flatnonzero(memberships.any(axis=0))
         opposite = self.targets.ndim == 1 and len(known) == 2
         for label in known[1:] if opposite else known:
-            members = self.memberships[:, label]
+            members = memberships[:, label]
             if members.all():
                 bias[label] = 1.0
                 continue
@@ -163,7 +163,7 @@ class LinearPath:
         penalty: C of the support vector machine.
         scale: Of the logits to the margins of the support vector machine, and what is added to them.
         description: The model in one line.
-        held_out: Logits of the validation rows, or of each row by a fit on the other folds, float32 [R, C].
+        validation_logits: Of the validation rows, or of each row by a fit on the other folds, float32 [R, C].
         label_rows: With several labels the training rows of each, int [C].
         is_base: Whether it is the model to improve on, not a pretrained encoder.
     """
@@ -174,7 +174,7 @@ class LinearPath:
     penalty: float
     scale: tuple[float, float]
     description: str
-    held_out: np.ndarray
+    validation_logits: np.ndarray
     label_rows: np.ndarray | None = None
     is_base: bool = True
 
@@ -304,11 +304,18 @@ def sample_rows(source: Source, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng([seed, 19]).choice(total, most, replace=False))
 
 
-def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray:
-    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C]."""
+def out_of_fold_logits(
+    path: LinearPath, train: Source, seed: int, groups: np.ndarray | None = None
+) -> np.ndarray:
+    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C].
+
+    `groups`: equal for rows that stay in one fold, [R].
+    """
     sampled = sample_rows(train, seed)
     problem = path.problem(Tokens.of(train, sampled))
-    folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
+    group = sampled if groups is None else groups[sampled]
+    names, group = np.unique(group, return_inverse=True)
+    folds = (np.random.default_rng([seed, 23]).permutation(len(names)) % FOLDS)[group]
     margins = out_of_fold_margins(problem.splits(folds), path.penalty, seed)
     (scale, shift), _ = fit_scale(margins, problem.targets)
     if len(sampled) == len(train.rows):

@@ -29,6 +29,8 @@ CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json
 REPORT, CARD = "report.html", "report.md"
 # Names and digests of the input rows; only an unfinished run has this file.
 SOURCES = "sources.json"
+# In it: a digest of the held-out rows, if near copies are held out together.
+HELD_OUT = "held-out"
 # Settings of one start of the command, which are not recorded.
 START_FLAGS = ("overwrite", "resume", "resume_or_begin", "json")
 # Settings without effect on weights and scores, which may change when a run is resumed.
@@ -103,13 +105,18 @@ def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None
     path = folder / SOURCES
     if resume and path.exists():
         recorded = read_json(path)
-        for part, source in {**sources, **recorded}.items():
-            if sources.get(part) != recorded.get(part):
+        for part, source in recorded.items():
+            if part != HELD_OUT and sources.get(part) != source:
                 name = source.get("name") if isinstance(source, dict) else path
                 raise InputError(
                     f"--resume: expected the {part} rows of the interrupted run, {name} has changed;"
                     " use --overwrite in place of --resume to start over"
                 )
+        if recorded.get(HELD_OUT) != sources.get(HELD_OUT):
+            raise InputError(
+                "--resume: expected the validation rows of the interrupted run, got others: another version of kmha"
+                " began the run; use --overwrite in place of --resume to start over"
+            )
     path.write_text(json.dumps(sources, ensure_ascii=False, allow_nan=False), "utf-8")
 
 

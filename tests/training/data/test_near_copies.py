@@ -8,9 +8,10 @@ import pytest
 
 from tests.command_runs import write_csv
 from training.config.config import DataSection, FitConfig
+from training.data import load as load_module
 from training.data import near_copies
 from training.data.load import Data, describe, load_data
-from training.data.near_copies import count_near_copies, near_copy_groups
+from training.data.near_copies import count_near_copies, largest_group, near_copy_groups
 from training.tasks.classify import ClassifyTask
 
 LONG = "the harbor office closes at noon on the first day of every month"
@@ -18,7 +19,8 @@ LONG = "the harbor office closes at noon on the first day of every month"
 
 def groups(*texts: str) -> list[int]:
     digests = np.array([int(hashlib.sha256(each.encode()).hexdigest()[:16], 16) for each in texts], np.uint64)
-    found = near_copy_groups(lambda rows: [texts[row] for row in rows], digests)
+    sizes = np.array([len(each.encode()) for each in texts], np.int64)
+    found = near_copy_groups(lambda rows: [texts[row] for row in rows], digests, sizes)
     assert set(found) <= set(digests)
     return np.unique(found, return_inverse=True)[1].tolist()
 
@@ -30,6 +32,11 @@ def sentence(seed: int, words: int = 12) -> str:
 OTHERS = [sentence(seed) for seed in range(100)]
 
 
+def words(count: int) -> str:
+    """The first words of a text, and others up to 12 words."""
+    return " ".join([*LONG.split()[:count], *sentence(7, 12 - count).split()])
+
+
 @pytest.mark.parametrize(
     ("first", "second", "together"),
     [
@@ -37,14 +44,17 @@ OTHERS = [sentence(seed) for seed in range(100)]
         (LONG, LONG.replace("noon", "four"), False),  # no sequence of five words of the first half remains
         (LONG, "In short: " + LONG.upper() + "!", True),  # case and punctuation do not count
         (LONG, " ".join(LONG.split()[2:9]), True),  # a part of the text
-        (LONG, " ".join(LONG.split()[:4]), False),  # too short to tell
-        (LONG, " ".join(LONG.split()[:6]) + " " + sentence(7, 8), False),  # less than half
+        (LONG, " ".join(LONG.split()[:4]), False),  # less than five words
+        (LONG, words(9), True),  # 5 of 8 sequences
+        (LONG, words(8), False),  # 4 of 8
         (LONG, " ".join(sorted(LONG.split())), False),  # the same words in another order
         (LONG, sentence(7), False),
         ("港口办公室每月第一天中午关门", "公告：港口办公室每月第一天中午关门！", True),
         ("港口办公室每月第一天中午关门", "今天天气很好我们一起去公园散步", False),
-        (LONG, LONG, True),
-        ("", "", True),
+        ("ｶﾀｶﾅﾃｷｽﾄ", "「ｶﾀｶﾅﾃｷｽﾄ」", True),
+        ("हिन्दी भाषा में एक छोटा वाक्य", "हिन्दी भाषा में एक छोटा वाक्य है।", True),
+        ("हिन्दी भाषा", "हिन्दी भाषा।", False),  # two words with marks, not five
+        ("สวัสดีครับทุกคน", "สวัสดีครับทุกคน!", True),
         ("", LONG, False),
         ("yes", "no", False),
     ],
@@ -75,12 +85,23 @@ def test_a_template_of_many_texts_is_no_group():
     assert len(set(groups(*template, *OTHERS)[:60])) == 60
 
 
-def test_rows_are_read_in_chunks(monkeypatch):
-    texts = [*OTHERS, LONG, *OTHERS, LONG + " again"]
+def test_texts_are_compared_in_chunks(monkeypatch):
+    texts = [*OTHERS, LONG, *(f"{text} {text}" for text in OTHERS), LONG + " again"]
     expected = groups(*texts)
-    monkeypatch.setattr(near_copies, "CHUNK_ROWS", 7)
+    assert expected[100] == expected[-1] and expected[:100] == expected[101:-1]
+    monkeypatch.setattr(near_copies, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(near_copies, "CHUNK_SHINGLES", 20)
     assert groups(*texts) == expected
-    assert expected[100] == expected[-1]
+
+
+@pytest.mark.parametrize(("rows", "largest"), [(1, 2), (30, 3), (100, 10), (200, 10), (1000, 50)])
+def test_the_largest_group_depends_on_the_rows(rows, largest):
+    assert largest_group(rows) == largest
+    copies = [f"{LONG} {place}" for place in range(largest + 1)]
+    others = [sentence(seed) for seed in range(rows - largest)]
+    assert len(set(groups(*copies[:-1], *others)[:largest])) == 1
+    if rows > 2:
+        assert len(set(groups(*copies, *others[:-1])[: largest + 1])) == largest + 1
 
 
 def test_no_rows_have_no_groups():
@@ -114,9 +135,9 @@ def test_few_near_copies_may_be_held_out_alone(tmp_path):
     assert load(tmp_path / "many", [*texts, *more[:12]]).summary.near_copies == 24
 
 
-def test_large_data_are_compared_as_wholes(tmp_path, monkeypatch):
+def test_only_exact_copies_of_large_data_are_found(tmp_path, monkeypatch):
     texts = [f"{sentence(seed)} {end}" for seed in range(50) for end in ("first", "second")]
-    monkeypatch.setattr(near_copies, "MAX_BYTES", 1000)
+    monkeypatch.setattr(load_module, "MAX_BYTES", 1000)
     data = load(tmp_path, texts)
     assert data.summary.near_copies == 0
     assert set(data.validation.rows // 2) & set(data.train.rows // 2)

@@ -271,7 +271,7 @@ def test_whole_queries_stay_on_one_side(tmp_path_factory, sizes, fraction, seed)
         "validation_fraction": fraction,
         "seed": seed,
         "multi_label": False,
-        "groups": examples.queries,
+        "whole_queries": True,
     }
     parts = split(examples, None, None, **options)
     assert sorted([*parts.train_rows, *parts.validation_rows]) == list(range(len(rows)))

@@ -162,6 +162,22 @@ def test_out_of_fold_logits_are_less_confident_than_those_of_the_fitted_rows(mon
     assert fitted < loss < np.log(LABELS)
 
 
+def test_rows_of_a_group_are_in_one_fold():
+    source, validation = _source(200, 0), _source(100, 1)
+    path = _fitted(source, validation, LABELS, V, seed=0)
+    # The same 100 texts twice: in another fold, a row's copy has its label.
+    tokens, targets = source.tokens.gather(np.arange(100))[0], source.targets[:100]
+    twice = np.tile(tokens.reshape(100, 8), (2, 1))
+    source.tokens = SimpleNamespace(gather=lambda rows: (twice[rows].ravel(), np.full(len(rows), 8)))
+    source.targets = np.tile(targets, 2)
+    groups = np.arange(200) % 100
+    losses = [
+        float(row_losses(out_of_fold_logits(path, source, 0, each), source.targets).mean())
+        for each in (None, groups)
+    ]
+    assert losses[1] > 1.1 * losses[0]
+
+
 def test_residual_loss_is_that_of_both_logits():
     targets, random = _source(4, 0).targets, np.random.default_rng(0)
     linear, encoder = (random.normal(size=(4, LABELS)).astype(np.float32) for _ in range(2))
@@ -217,7 +233,11 @@ def test_without_validation_rows_the_training_rows_are_cross_validated(several):
     path = _fitted(train, folds, LABELS, V, seed=0)
     loss, own, held_out = (
         float(row_losses(logits, source.targets).mean())
-        for logits, source in ((path.logits(test), test), (path.logits(train), train), (path.held_out, train))
+        for logits, source in (
+            (path.logits(test), test),
+            (path.logits(train), train),
+            (path.validation_logits, train),
+        )
     )
     # The scale is that of rows which the path was not fitted on.
     assert own < 0.8 * loss and loss == pytest.approx(held_out, rel=0.15)
@@ -242,7 +262,7 @@ def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
 def test_logits_of_validation_rows_are_kept():
     train, validation = _source(200, 0), _source(50, 1)
     path = _fitted(train, validation, LABELS, V, seed=0)
-    np.testing.assert_allclose(path.held_out, path.logits(validation), atol=1e-5)
+    np.testing.assert_allclose(path.validation_logits, path.logits(validation), atol=1e-5)
 
 
 def test_too_many_labels_and_texts_without_common_ngrams_have_no_path(caplog):

@@ -178,14 +178,6 @@ def test_changed_rows_are_not_resumed(tmp_path):
         InputError, match="--resume: expected the train rows of the interrupted run, a.csv has"
     ):
         check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "2"}}, resume=True)
-    # Runs of earlier versions held out other rows.
-    held_out = {"name": "their choice", "near_copies": 12}
-    with pytest.raises(
-        InputError, match="the held-out rows of the interrupted run, their choice has changed"
-    ):
-        check_same_data(
-            tmp_path, {"train": {"name": "a.csv", "sha256": "1"}, "held-out": held_out}, resume=True
-        )
 
 
 def test_settings_without_effect_on_weights_may_differ(tmp_path, monkeypatch):
