@@ -131,12 +131,11 @@ def load_data(
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     train = Subset(sets["train"], parts.train_rows)
     summary, groups = parts.summary, row_groups(task, train)
-    if near_copies is not None:
+    if near_copies is not None and (not few or has_enough_groups(train, near_copies[train.rows])):
+        groups = near_copies[train.rows]
         kept = parts.train_rows if few else np.union1d(parts.train_rows, parts.validation_rows)
         near = count_near_copies(near_copies[kept], train_set.digests[kept])
         summary = dataclasses.replace(summary, near_copies=near)
-        if not few or has_enough_groups(train, near_copies[train.rows]):
-            groups = near_copies[train.rows]
     if few:
         check_few_labels(task, train, groups, sources["train"].name)
     if few and "validation" not in sets:

@@ -1,17 +1,21 @@
 """Near copies of a text are in one group, and groups stay in one part of the data or in one fold."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kmha.errors import InputError
 from tests.command_runs import write_csv
-from training.config.config import DataSection, FitConfig
+from training.config.config import DataSection, EncoderSection, FitConfig, ResolvedConfig
 from training.data import load as load_module
 from training.data import near_copies
 from training.data.load import Data, describe, load_data
 from training.data.near_copies import count_near_copies, largest_group, near_copy_groups
+from training.job.run import _load
+from training.runs.run_folder import HELD_OUT, SOURCES, RunContext
 from training.tasks.classify import ClassifyTask
 
 LONG = "the harbor office closes at noon on the first day of every month"
@@ -108,11 +112,11 @@ def test_no_rows_have_no_groups():
     assert groups() == []
 
 
-def load(folder: Path, texts: list[str]) -> Data:
+def load(folder: Path, texts: list[str], validation: Path | None = None) -> Data:
     table = [(text, "xy"[place % 2]) for place, text in enumerate(texts)]
     folder.mkdir(exist_ok=True)
     path = write_csv(folder / "train.csv", table)
-    config = FitConfig(data=DataSection(train=path, validation_fraction=0.2))
+    config = FitConfig(data=DataSection(train=path, validation=validation, validation_fraction=0.2))
     return load_data(config, ClassifyTask(), folder / "examples")
 
 
@@ -124,6 +128,13 @@ def test_near_copies_are_held_out_together(tmp_path):
     assert not set(held_out) & set(data.train.rows // 3)
     assert data.summary.near_copies == 300
     assert any("300 training rows are near copies of others" in line for line in describe(data))
+
+
+def test_near_copies_of_given_validation_rows_are_trained_on(tmp_path):
+    texts = [f"{sentence(seed)} first" for seed in range(50)]
+    rows = [(f"{sentence(seed)} second", "xy"[seed % 2]) for seed in range(50)]
+    data = load(tmp_path, texts, validation=write_csv(tmp_path / "dev.csv", rows))
+    assert (len(data.train.rows), len(data.validation.rows), data.summary.near_copies) == (50, 50, 0)
 
 
 def test_few_near_copies_may_be_held_out_alone(tmp_path):
@@ -147,3 +158,46 @@ def test_near_copies_are_counted_without_exact_copies():
     found = np.array([1, 1, 1, 4, 4, 6], np.uint64)
     digests = np.array([1, 2, 1, 4, 4, 6], np.uint64)
     assert count_near_copies(found, digests) == 3
+
+
+def load_few(folder: Path, texts: list[str]) -> Data:
+    table = [(text, "xy"[place % 2]) for place, text in enumerate(texts)]
+    path = write_csv(folder / "few.csv", table)
+    config = FitConfig(data=DataSection(train=path), encoder=EncoderSection(pretrained="minilm"))
+    return load_data(config, ClassifyTask(), folder / "few")
+
+
+def test_near_copies_of_few_labels_are_in_one_fold(tmp_path):
+    texts = [f"{sentence(seed)} {end}" for seed in range(20) for end in ("first", "second")]
+    data = load_few(tmp_path, texts)
+    assert data.is_cross_validated and data.summary.near_copies == 40
+    assert len(np.unique(data.groups)) == 20
+    np.testing.assert_array_equal(data.groups[::2], data.groups[1::2])
+
+
+def test_few_labels_whose_texts_are_all_near_copies_are_cross_validated_nevertheless(tmp_path):
+    # Texts of x and y in turns.
+    texts = [f"{sentence(place % 2)} {place}" for place in range(4)]
+    data = load_few(tmp_path, texts)
+    assert data.summary.near_copies == 0
+    assert len(np.unique(data.groups)) == 4
+
+
+def test_a_run_with_other_held_out_rows_is_not_resumed(tmp_path):
+    texts = [f"{sentence(seed)} {end}" for seed in range(100) for end in ("first", "second")]
+    path = write_csv(tmp_path / "train.csv", [(text, "xy"[place % 2]) for place, text in enumerate(texts)])
+
+    def begin(resume: bool) -> None:
+        config = ResolvedConfig(data=DataSection(train=path), resume=resume)
+        _load(RunContext(config, tmp_path, tmp_path / "scratch"), None)
+
+    begin(resume=False)
+    begin(resume=True)
+    recorded = json.loads((tmp_path / SOURCES).read_text("utf-8"))
+    # Earlier versions did not record the rows, and held out others.
+    del recorded[HELD_OUT]
+    (tmp_path / SOURCES).write_text(json.dumps(recorded), "utf-8")
+    with pytest.raises(
+        InputError, match="--resume: expected the validation rows of the interrupted run, got o"
+    ):
+        begin(resume=True)
