@@ -4,10 +4,9 @@ If a near copy of a validation row was trained on, its score is too high, and so
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.csgraph import connected_components
 
 from kmha.text.character_classes import (
     DIGIT,
@@ -47,6 +46,9 @@ def near_copy_groups(
         digests: Equal for equal texts, uint64 [R].
         sizes: Bytes of each text, int [R].
     """
+    # Imported late: commands start in a second.
+    from scipy.sparse.csgraph import connected_components
+
     texts, starts, first = np.unique(digests, return_index=True, return_inverse=True)
     rows, shingles = _shingles(read, starts, sizes[starts])
     total = np.bincount(rows, minlength=len(texts))
@@ -72,11 +74,13 @@ def count_near_copies(groups: np.ndarray, digests: np.ndarray) -> int:
     return int(np.isin(groups, names[texts > 1]).sum())
 
 
-def _near_pairs(rows: np.ndarray, shingles: np.ndarray, total: np.ndarray) -> scipy.sparse.csr_matrix:
-    """Marks near copies, bool [T, T], from the texts of shingles and their hashes, sorted by hash and text; [S] each.
+def _near_pairs(rows: np.ndarray, shingles: np.ndarray, total: np.ndarray) -> Any:
+    """Marks near copies, sparse bool [T, T], from the texts of shingles and their hashes, sorted by hash and text; [S] each.
 
     `total`: shingles of each text, int64 [T].
     """
+    import scipy.sparse
+
     shape, found = (len(total), len(total)), [np.zeros((2, 0), np.int64)]
     blocks = np.cumsum(total) // CHUNK_SHINGLES
     for block in np.unique(blocks):
