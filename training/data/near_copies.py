@@ -75,9 +75,9 @@ def count_near_copies(groups: np.ndarray, digests: np.ndarray) -> int:
 
 
 def _near_pairs(rows: np.ndarray, shingles: np.ndarray, total: np.ndarray) -> Any:
-    """Marks near copies, sparse bool [T, T], from the texts of shingles and their hashes, sorted by hash and text; [S] each.
+    """Marks near copies, sparse bool [T, T], from the texts and hashes of shingles, [S] each.
 
-    `total`: shingles of each text, int64 [T].
+    They are sorted by hash, then text. `total`: shingles of each text, int64 [T].
     """
     import scipy.sparse
 
