@@ -1,7 +1,6 @@
 """Text classification; scikit-learn and TensorFlow are imported in the methods, so that --help is fast."""
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -24,8 +23,6 @@ from training.io.tables import Row
 from training.tasks.columns import column_hint, refuse_missing_value
 from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import LABEL, LABELS, TEXT, ClassifySettings
-
-logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
