@@ -281,10 +281,10 @@ class FewLabelModel:
         from scipy.special import softmax
 
         from training.fewshot.linear_head import apply_head, fit_head
-        from training.fewshot.train import num_steps
 
         if self._frozen is None:
-            for _ in self._trainer.stage.train(labeled, num_steps(len(labeled))):
+            stage = self._trainer.stage
+            for _ in stage.train(labeled, stage.num_steps(len(labeled))):
                 pass
             inputs, vectors = self.encode(labeled), self.encode(others)
         else:

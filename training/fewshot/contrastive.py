@@ -15,19 +15,24 @@ from training.config.config import ResolvedConfig
 from training.data.inputs import Source
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
+from training.runtime.cpu_sharding import trace_once
 from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.runtime.mixed_precision import LossScale
 from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.protocol import Task
 
 # Chosen on training rows of trec, ag_news and sst2; see docs/decisions/016-few-labels.md.
-BATCH_ROWS = 32
-MIN_BATCH_ROWS = 4
+# Rows of a batch: two of each label, within these limits, and fewer if texts are long.
+BATCH_ROWS, MAX_BATCH_ROWS, MIN_BATCH_ROWS = 16, 32, 4
 BATCH_TOKENS = 8192
-# A batch of long texts is encoded in so many parts of similar lengths, which are padded less. Tracing takes longer.
-PARTS, LONG_TOKENS = 4, 64
-LEARNING_RATE = 1e-4
+# Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
+LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
+# Batches of a training: as many as make 20 passes over the rows, within these limits.
+PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
+# A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in all
+# batches of a training. Tracing takes some seconds longer.
+PARTS, MIN_SAVED_TOKENS = 4, 10_000
 
 
 class ContrastiveStage:
@@ -37,12 +42,14 @@ class ContrastiveStage:
         task: The task of the model.
         model: A built model with pretrained weights; its head is not trained.
         source: All rows. Their targets are read at each training.
+        rows: Labeled rows.
         config: All settings; with those that depend on the data.
     """
 
-    def __init__(self, task: Task, model: Any, source: Source, config: ResolvedConfig):
+    def __init__(self, task: Task, model: Any, source: Source, rows: int, config: ResolvedConfig):
         self._task, self._model, self._source = task, model, source
         self._seed = config.train.seed
+        self._batch_rows = int(np.clip(2 * model.num_labels, BATCH_ROWS, MAX_BATCH_ROWS))
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
         self._steps = tf.Variable(tf.constant(1.0), trainable=False)
@@ -55,17 +62,17 @@ class ContrastiveStage:
             loss_scale=LossScale() if config.precision == "float16" else None,
             forward=self._outputs,
         )
-        # The longest text of a batch decides how long it is.
-        self._is_long = (
+        self._encode = trace_once(lambda features: task.contrastive_outputs(model, features))
+        self._has_parts = (
             task.traits.num_texts == 1
             and source.windows is None
-            and bool(np.quantile(source.lengths, 1 - 1 / BATCH_ROWS) > LONG_TOKENS)
+            and saved_tokens(source.lengths, self._batch_rows) * self.num_steps(rows) >= MIN_SAVED_TOKENS
         )
 
     def _outputs(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The input of the loss; rows of long texts are in the order of their lengths."""
-        if not self._is_long:
-            return self._task.contrastive_outputs(self._model, features)
+        """The input of the loss; rows of a batch with parts are in the order of their lengths."""
+        if not self._has_parts:
+            return self._encode(features)
         lengths = tf.reduce_sum(features[PADDING_MASK], axis=1)
         ends = [part * tf.size(lengths) // PARTS for part in range(PARTS + 1)]
         outputs = []
@@ -73,7 +80,7 @@ class ContrastiveStage:
             # At least 1: a part of a few rows may be empty.
             longest = tf.maximum(1, tf.reduce_max(lengths[first:last]))
             part = {name: values[first:last, :longest] for name, values in features.items()}
-            outputs.append(self._task.contrastive_outputs(self._model, part))
+            outputs.append(self._encode(part))
         return tf.concat(outputs, axis=0)
 
     def _learning_rate(self, step: tf.Tensor) -> tf.Tensor:
@@ -81,7 +88,12 @@ class ContrastiveStage:
         step = tf.cast(step, tf.float32)
         warmup = tf.maximum(1.0, WARMUP_FRACTION * self._steps)
         left = (self._steps - step) / tf.maximum(1.0, self._steps - warmup)
-        return LEARNING_RATE * tf.clip_by_value(tf.minimum((step + 1.0) / warmup, left), 0.0, 1.0)
+        peak = LEARNING_RATE * self._batch_rows
+        return peak * tf.clip_by_value(tf.minimum((step + 1.0) / warmup, left), 0.0, 1.0)
+
+    def num_steps(self, rows: int) -> int:
+        """Batches of a training on a number of rows."""
+        return max(MIN_STEPS, min(PASSES * rows, MAX_ROWS_READ) // self._batch_rows)
 
     def reset(self) -> None:
         """Sets the weights back to those before the first training."""
@@ -96,7 +108,7 @@ class ContrastiveStage:
             variable.assign(tf.zeros_like(variable))
         random = np.random.default_rng([self._seed, 13])
         longest = self._source.batch_plan(rows[[self._source.lengths[rows].argmax()]])
-        size = min(BATCH_ROWS, max(MIN_BATCH_ROWS, BATCH_TOKENS // longest.row_tokens))
+        size = min(self._batch_rows, max(MIN_BATCH_ROWS, BATCH_TOKENS // longest.row_tokens))
         if not tf.config.list_logical_devices("GPU"):
             largest = dataclasses.replace(longest, rows=np.repeat(longest.rows, size))
             weights = count_trainable_weights(self._model)
@@ -104,13 +116,26 @@ class ContrastiveStage:
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
         for chosen in sample_batches(memberships, size, steps, random):
-            if self._is_long:
+            if self._has_parts:
                 chosen = chosen[np.argsort(self._source.lengths[rows[chosen]], kind="stable")]
             sums = self._step(self._source.batch(self._source.batch_plan(rows[chosen])))
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
             if not math.isfinite(loss):
                 raise TrainingDiverged(f"the contrastive loss is {loss}")
             yield loss
+
+
+def saved_tokens(lengths: np.ndarray, size: int) -> float:
+    """How many tokens fewer a random batch has in parts, on average.
+
+    Args:
+        lengths: Of the texts, int [R].
+        size: Rows of a batch.
+    """
+    drawn = np.sort(np.random.default_rng(0).choice(lengths, (1_000, size)), axis=1)
+    ends = np.arange(1, PARTS + 1) * size // PARTS
+    parts = np.diff(ends, prepend=0)
+    return float((drawn[:, -1] * size - drawn[:, ends - 1] @ parts).mean())
 
 
 def label_memberships(targets: np.ndarray, outputs: int) -> np.ndarray:

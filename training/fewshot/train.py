@@ -21,7 +21,7 @@ from training.data.load import Data
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
-from training.fewshot.contrastive import BATCH_ROWS, ContrastiveStage, label_memberships
+from training.fewshot.contrastive import ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path, weigh
@@ -33,8 +33,6 @@ logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
-# Batches of the contrastive stage: as many as make 20 passes over the rows, within these limits.
-MIN_STEPS, MAX_STEPS, PASSES = 10, 300, 20
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
@@ -104,7 +102,9 @@ class FewLabelTrainer:
         for fold in range(self.num_folds) if not several else ():
             known = np.isin(self.targets, self.targets[self.folds != fold])
             self.predictable &= known | (self.folds != fold)
-        self.stage = ContrastiveStage(task, model, source if joined is None else joined, config)
+        self.stage = ContrastiveStage(
+            task, model, source if joined is None else joined, len(self.targets), config
+        )
         self._pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
 
     def vectors(self, source: Source) -> np.ndarray:
@@ -164,7 +164,7 @@ class FewLabelTrainer:
         Returns:
             The vectors of all labeled rows, float32.
         """
-        steps = num_steps(len(rows))
+        steps = self.stage.num_steps(len(rows))
         if name == PSEUDO_LABELS:
             rows = np.concatenate([rows, self._label_texts(rows)])
         for loss in self.stage.train(rows, steps):
@@ -194,11 +194,6 @@ class FewLabelTrainer:
         kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
-
-
-def num_steps(rows: int) -> int:
-    """Batches of the contrastive stage for a number of rows."""
-    return int(np.clip(PASSES * rows // BATCH_ROWS, MIN_STEPS, MAX_STEPS))
 
 
 def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -279,7 +274,7 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
         names.append(PSEUDO_LABELS)
     sizes = [len(trainer.folds), *((trainer.folds != fold).sum() for fold in range(trainer.num_folds))]
     trainings = len(set(names) - {PROBE})
-    total = trainings * sum(num_steps(int(rows)) for rows in sizes)
+    total = trainings * sum(trainer.stage.num_steps(int(rows)) for rows in sizes)
     # None: on a terminal only.
     disabled = None if logger.isEnabledFor(logging.INFO) else True
     with tqdm(total=total, desc="contrastive", unit="step", disable=disabled) as bar:

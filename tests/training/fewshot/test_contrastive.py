@@ -1,4 +1,4 @@
-"""The contrastive stage: batches of long texts."""
+"""The contrastive stage: batches in parts of similar lengths."""
 
 from types import SimpleNamespace
 
@@ -10,22 +10,22 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.models.classifier import TextClassifier
 from training.config.config import ResolvedConfig
-from training.fewshot.contrastive import ContrastiveStage
+from training.fewshot.contrastive import ContrastiveStage, saved_tokens
 from training.tasks.classify import ClassifyTask
 
 
-def _stage(lengths):
+def _stage(lengths, rows=1_000, labels=2):
     config = EncoderConfig(
         vocabulary_size=50, hidden_dim=16, num_layers=1, num_heads=2, dropout=0.0, attention_dropout=0.0
     )
-    model = TextClassifier(config, 2, dropout=0.0)
+    model = TextClassifier(config, labels, dropout=0.0)
     model.build()
     source = SimpleNamespace(lengths=np.array(lengths), windows=None)
-    return ContrastiveStage(ClassifyTask(), model, source, ResolvedConfig()), model  # pyright: ignore
+    return ContrastiveStage(ClassifyTask(), model, source, rows, ResolvedConfig()), model  # pyright: ignore
 
 
 @pytest.mark.parametrize("lengths", [[3, 3, 8, 20, 70, 90, 100], [5, 80]])
-def test_parts_of_a_batch_of_long_texts_have_the_vectors_of_the_whole_batch(lengths):
+def test_parts_of_a_batch_have_the_vectors_of_the_whole_batch(lengths):
     stage, model = _stage(lengths)
     random, longest = np.random.default_rng(0), max(lengths)
     mask = (np.arange(longest) < np.array(lengths)[:, None]).astype(np.int32)
@@ -33,18 +33,36 @@ def test_parts_of_a_batch_of_long_texts_have_the_vectors_of_the_whole_batch(leng
     features = {TOKEN_IDS: ids, SEGMENT_IDS: np.zeros_like(ids), PADDING_MASK: mask}
     features = {name: tf.constant(values) for name, values in features.items()}
     widths = []
-    monitored = stage._task.contrastive_outputs
+    monitored = stage._encode
 
-    def outputs(model, part):
+    def outputs(part):
         widths.append(int(part[TOKEN_IDS].shape[1]))
-        return monitored(model, part)
+        return monitored(part)
 
-    stage._task = SimpleNamespace(contrastive_outputs=outputs)  # pyright: ignore
+    stage._encode = outputs
     found = stage._outputs(features).numpy()
     np.testing.assert_allclose(found, model.pooled_vectors(features, training=True), atol=1e-5)
     assert len(widths) == 4 and widths[0] < widths[-1] == longest
 
 
-def test_short_texts_are_encoded_at_once():
-    stage, _ = _stage([3, 20, 30])
-    assert not stage._is_long
+@pytest.mark.parametrize(
+    ("lengths", "rows", "has_parts"),
+    [([3, 20, 30], 8, False), ([3, 20, 30], 500, True), ([30, 30], 500, False), ([30, 300], 8, True)],
+)
+def test_batches_have_parts_where_that_saves_more_than_tracing_costs(lengths, rows, has_parts):
+    stage, _ = _stage(lengths, rows)
+    assert stage._has_parts == has_parts
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows", "steps"), [(2, 2, 10), (6, 48, 60), (2, 128, 160), (2, 10_000, 600), (49, 490, 300)]
+)
+def test_number_of_batches(labels, rows, steps):
+    stage, _ = _stage([10], rows, labels)
+    assert stage.num_steps(rows) == steps
+
+
+def test_parts_save_tokens():
+    # Each of the four rows is a part: 4 · 20 tokens less 60 on average, or none if all four are short.
+    assert saved_tokens(np.array([10, 20]), 4) == pytest.approx(17.5, rel=0.1)
+    assert saved_tokens(np.array([7]), 5) == 0
