@@ -17,11 +17,11 @@ from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_words import HASHES, LinearWords, word_keys
 from training.data.sentence_batches import SentenceSource
-from training.linear.ngrams import MAX_WEIGHTS, MIN_TEXTS, table_size
+from training.linear.ngrams import MIN_TEXTS, table_size
 from training.runtime.cpu_sharding import intra_op_cores
 
 # The most frequent features are fitted first, and those with the largest weights again.
-MAX_FIRST_WEIGHTS = 3_000_000
+MAX_FIRST_WEIGHTS, MAX_WEIGHTS = 3_000_000, 1_000_000
 FIRST_STEPS, LAST_STEPS = 30, 15
 # Of squared weights, chosen on validation rows; the features are chosen with the second.
 PENALTIES = (0.3, 1.0, 3.0)

@@ -243,7 +243,7 @@ def fit_linear_path(
     folds = validation if isinstance(validation, np.ndarray) else None
     rows = Tokens.of(train, sample_rows(train, seed) if folds is None else None)
     checked = rows if isinstance(validation, np.ndarray) else Tokens.of(validation)
-    most = most_ngrams(outputs, alone)
+    most = most_ngrams(outputs, rows.targets.ndim == 2, alone)
 
     def attempt(ngrams: Ngrams) -> Attempt:
         problem = Problem.of(ngrams, rows, outputs)

@@ -9,8 +9,8 @@ from keras import ops
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_ngrams import LARGEST_TABLE, ngram_keys
 
-# Rows of the weights, and weights in all: 4 MB in float32.
-MAX_ROWS, MAX_WEIGHTS = 100_000, 1_000_000
+# Rows of the weights, and weights in all: 8 MB in float32. Texts with several labels gain nothing by so many.
+MAX_ROWS, MAX_WEIGHTS, MAX_WEIGHTS_SEVERAL = 100_000, 2_000_000, 1_000_000
 # Of a model without an encoder, which has at most 1 MB in 8 bits.
 MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
 # Primes for the sizes of hash tables. With the multiplier of `ngram_hashes`, 8191, pairs of ids spread well over them:
@@ -61,9 +61,17 @@ class Ngrams:
         return scipy.sparse.diags(1 / norms) @ counts @ scipy.sparse.diags(self.idf)
 
 
-def most_ngrams(outputs: int, alone: bool = False) -> int:
-    """The number of n-grams that a linear path of so many labels may know; `alone`: in a model without an encoder."""
-    rows, weights = (MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE) if alone else (MAX_ROWS, MAX_WEIGHTS)
+def most_ngrams(outputs: int, several: bool = False, alone: bool = False) -> int:
+    """The number of n-grams that a linear path may know.
+
+    Args:
+        outputs: Number of labels.
+        several: Whether a text can have several labels.
+        alone: Whether the model has no encoder.
+    """
+    rows, weights = MAX_ROWS, MAX_WEIGHTS_SEVERAL if several else MAX_WEIGHTS
+    if alone:
+        rows, weights = MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE
     return max(1, min(rows, weights // outputs))
 
 

@@ -52,6 +52,13 @@ def test_the_size_of_the_weights_is_limited(monkeypatch, outputs, expected):
     assert most_ngrams(outputs) == expected
 
 
+@pytest.mark.parametrize(
+    ("several", "alone", "expected"), [(False, False, 40_000), (True, False, 20_000), (True, True, 6_000)]
+)
+def test_several_labels_and_models_without_an_encoder_have_fewer_ngrams(several, alone, expected):
+    assert most_ngrams(50, several, alone) == expected
+
+
 def test_the_most_frequent_ngrams_are_candidates():
     flat, lengths = _texts()
     every = known_ngrams(flat, lengths, (1,), V, 1000)
