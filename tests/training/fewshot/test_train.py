@@ -113,7 +113,9 @@ def test_held_out_labels_decide_no_pseudo_label():
         trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, np.zeros(3, np.int32)]))
         trainer.source, trainer.vectors = None, lambda source: vectors
         rows = []
-        trainer.stage = SimpleNamespace(train=lambda chosen, steps: rows.extend(chosen) or [0.5])
+        trainer.stage = SimpleNamespace(
+            num_steps=lambda rows: 1, train=lambda chosen, steps: rows.extend(chosen) or [0.5]
+        )
         bar = SimpleNamespace(set_postfix=lambda **_: None, update=lambda: None)
         trainer.train_encoder("pseudo-labels", np.arange(4), bar)
         return rows, trainer.joined.targets[rows].tolist()
