@@ -74,9 +74,8 @@ class ContrastiveStage:
         if not self._has_parts:
             return self._encode(features)
         lengths = tf.reduce_sum(features[PADDING_MASK], axis=1)
-        ends = [part * tf.size(lengths) // PARTS for part in range(PARTS + 1)]
         outputs = []
-        for first, last in itertools.pairwise(ends):
+        for first, last in itertools.pairwise(part_borders(tf.size(lengths))):
             # At least 1: a part of a few rows may be empty.
             longest = tf.maximum(1, tf.reduce_max(lengths[first:last]))
             part = {name: values[first:last, :longest] for name, values in features.items()}
@@ -125,6 +124,11 @@ class ContrastiveStage:
             yield loss
 
 
+def part_borders(size: Any) -> list[Any]:
+    """Where the parts of a batch begin and the last one ends; from the number of its rows, an int or int32 []."""
+    return [part * size // PARTS for part in range(PARTS + 1)]
+
+
 def saved_tokens(lengths: np.ndarray, size: int) -> float:
     """How many tokens fewer a random batch has in parts, on average.
 
@@ -133,9 +137,8 @@ def saved_tokens(lengths: np.ndarray, size: int) -> float:
         size: Rows of a batch.
     """
     drawn = np.sort(np.random.default_rng(0).choice(lengths, (1_000, size)), axis=1)
-    ends = np.arange(1, PARTS + 1) * size // PARTS
-    parts = np.diff(ends, prepend=0)
-    return float((drawn[:, -1] * size - drawn[:, ends - 1] @ parts).mean())
+    borders = np.array(part_borders(size))
+    return float((drawn[:, -1] * size - drawn[:, borders[1:] - 1] @ np.diff(borders)).mean())
 
 
 def label_memberships(targets: np.ndarray, outputs: int) -> np.ndarray:
