@@ -83,7 +83,6 @@ def _runtime_result(exported: ExportedRun, address: str, function: str, name: st
             check_metadata(exported.bundle)
         with chromium.open_browser(OFFLINE) as tab:
             tab.open(f"{address}check.html")
-            tab.wait_for("document.readyState === 'complete'")
             given = exported.texts, exported.bundle.labels
             arguments = ", ".join(json.dumps(each, allow_nan=False) for each in given)
             response = tab.evaluate(f"import('{address}check.js').then((m) => m.{function}({arguments}))")

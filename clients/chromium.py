@@ -46,12 +46,14 @@ class Tab:
         self._received = b""
         self._count = 0
         self._session: str | None = None
+        self._loaded: set[str] = set()
         self.problems: list[str] = []
         target = self.call("Target.createTarget", {"url": "about:blank"}, START_SECONDS)["targetId"]
         attached = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", {"enabled": True})
 
     def call(
         self, method: str, parameters: dict[str, Any] | None = None, seconds: float = STEP_SECONDS
@@ -71,7 +73,7 @@ class Tab:
                 if "error" in message:
                     raise BrowserError(f"{method}: {message['error'].get('message')}")
                 return message["result"]
-            self._record_problem(message)
+            self._record_event(message)
 
     def _next_message(self, method: str, end: float) -> dict[str, Any]:
         while b"\0" not in self._received:
@@ -85,8 +87,10 @@ class Tab:
         content, _, self._received = self._received.partition(b"\0")
         return json.loads(content)
 
-    def _record_problem(self, event: dict[str, Any]) -> None:
+    def _record_event(self, event: dict[str, Any]) -> None:
         parameters = event.get("params", {})
+        if event.get("method") == "Page.lifecycleEvent" and parameters["name"] == "load":
+            self._loaded.add(parameters["loaderId"])
         if event.get("method") == "Runtime.exceptionThrown":
             self.problems.append(_reason(parameters["exceptionDetails"]))
         if event.get("method") == "Log.entryAdded" and parameters["entry"]["level"] == "error":
@@ -94,8 +98,13 @@ class Tab:
             self.problems.append(f"{entry['text']} {entry.get('url', '')}".strip())
 
     def open(self, url: str) -> None:
-        """Navigates to an address."""
-        self.call("Page.navigate", {"url": url})
+        """Navigates to an address and waits until the page has loaded; raises BrowserError if it cannot be loaded."""
+        response = self.call("Page.navigate", {"url": url})
+        if error := response.get("errorText"):
+            raise BrowserError(f"{url}: {error}")
+        end = time.monotonic() + STEP_SECONDS
+        while response["loaderId"] not in self._loaded:
+            self._record_event(self._next_message("Page.navigate", end))
 
     def evaluate(self, expression: str, seconds: float = STEP_SECONDS) -> Any:
         """The JSON value of a JavaScript expression; awaits promises. Raises BrowserError if it threw or timed out."""

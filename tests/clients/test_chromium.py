@@ -1,5 +1,6 @@
 """The browser's path and its local web server."""
 
+import time
 import urllib.error
 import urllib.request
 
@@ -8,6 +9,7 @@ import pytest
 from clients import chromium
 from clients.chromium import serve_folder
 from clients.comparison import ClientUnavailableError
+from tests.browsers import needs_chromium
 
 
 def test_a_missing_browser_is_reported(monkeypatch):
@@ -29,3 +31,22 @@ def test_files_have_their_types_and_the_headers_for_threads(tmp_path):
             assert response.headers["Content-Type"] == "application/wasm"
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address)
+
+
+@needs_chromium
+def test_a_page_is_open_when_its_scripts_have_run(tmp_path, monkeypatch):
+    def send(self):
+        if self.path == "/slow.js":
+            time.sleep(0.5)
+        super(chromium._Handler, self).do_GET()
+
+    monkeypatch.setattr(chromium._Handler, "do_GET", send, raising=False)
+    (tmp_path / "slow.js").write_text("const found = 1;")
+    (tmp_path / "index.html").write_text("<title>slow</title><p><script src=slow.js></script>")
+    with chromium.open_browser() as tab:
+        with serve_folder(tmp_path) as address:
+            for _ in range(2):
+                tab.open(address)
+                assert tab.evaluate("found") == 1
+        with pytest.raises(chromium.BrowserError, match="ERR_CONNECTION_REFUSED"):
+            tab.open(address)
