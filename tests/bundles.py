@@ -102,8 +102,8 @@ def make_linear_bundle(multi_label=False, with_encoder=True, windows=None, **enc
     lengths = np.array(list(map(len, tokens)))
     flat = np.concatenate(tokens)
     ngrams = known_ngrams(flat, lengths, (1, 2), len(texts.vocabulary), 1000)
-    ngrams = in_small_tables(ngrams, -ngrams.idf, flat, lengths, 1000, 4.0)
-    linear = {"linear_rows": len(ngrams.keys), "linear_slots": ngrams.slots}
+    ngrams = in_small_tables(ngrams, -ngrams.idf, 1000)
+    linear = {"linear_rows": len(ngrams.keys), "linear_slots": ngrams.slots, "linear_displaced": True}
     none: dict[str, Any] = {
         "hidden_dim": 1,
         "num_layers": 0,
@@ -120,7 +120,7 @@ def make_linear_bundle(multi_label=False, with_encoder=True, windows=None, **enc
     )
     generator = np.random.default_rng(8)
     kernel, bias = generator.normal(size=(len(ngrams.keys), len(labels))), generator.normal(size=len(labels))
-    bundle.model.linear.assign(ngrams.keys, ngrams.idf, kernel, bias)
+    bundle.model.linear.assign(ngrams.keys, ngrams.idf, kernel, bias, ngrams.displacements)
     if not with_encoder:
         bundle.model.scale_paths(1.0, 0.0)
     return bundle

@@ -35,6 +35,7 @@ class TextClassifier(SingleEncoder, keras.Model):
         window_pooling: "mean", "max" or "attention" (see `WindowPooling`).
         linear_rows: Known n-grams of a linear classifier whose logits are added to the head's; 0: none.
         linear_slots: As in `LinearNgrams`.
+        linear_displaced: As in `LinearNgrams`.
 
     Call:
         features: token_ids, segment_ids, padding_mask, int32 [B, T] each.
@@ -58,6 +59,7 @@ class TextClassifier(SingleEncoder, keras.Model):
         window_pooling: WindowMode = "mean",
         linear_rows: int = 0,
         linear_slots: tuple[int, ...] = (),
+        linear_displaced: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -81,7 +83,9 @@ class TextClassifier(SingleEncoder, keras.Model):
         # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
         self.linear = (
-            LinearNgrams(num_labels, linear_rows, linear_slots, name="linear") if linear_rows else None
+            LinearNgrams(num_labels, linear_rows, linear_slots, linear_displaced, name="linear")
+            if linear_rows
+            else None
         )
 
     def build(self, features_shape=None):
@@ -143,9 +147,10 @@ class TextClassifier(SingleEncoder, keras.Model):
     def with_linear_path(self, rows: int = 0, slots: tuple[int, ...] = ()) -> "TextClassifier":
         """A copy with the same weights, but with another linear path, whose weights are zeros; without arguments none.
 
-        See `linear_rows` and `linear_slots` of the class.
+        See `linear_rows` and `linear_slots` of the class; the slots are displaced.
         """
-        same = type(self).from_config({**self.get_config(), "linear_rows": rows, "linear_slots": slots})
+        linear = {"linear_rows": rows, "linear_slots": slots, "linear_displaced": True}
+        same = type(self).from_config({**self.get_config(), **linear})
         same.build()
         for target, weight in zip(same._weights_of_encoder(), self._weights_of_encoder(), strict=True):
             target.assign(ops.convert_to_numpy(weight))
@@ -218,4 +223,5 @@ class TextClassifier(SingleEncoder, keras.Model):
             "window_pooling": self.window_pooling.mode if self.window_pooling else "mean",
             "linear_rows": self.linear.rows if self.linear else 0,
             "linear_slots": list(self.linear.slots) if self.linear else [],
+            "linear_displaced": self.linear.displaced if self.linear else False,
         }

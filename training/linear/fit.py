@@ -35,8 +35,6 @@ TOLERANCE = 0.1
 SMALLEST_SCALE = 1e-3
 # The most important n-grams are chosen from so many times as many frequent ones.
 CANDIDATES = 4
-# Slots of a hash table for each n-gram; of a model without an encoder, which has at most 1 MB in 8 bits.
-ROOM, ROOM_ALONE = 4.0, 1.5
 # Of the logits that are added to those of the base, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 # Training rows of a label with half of the encoder's factor.
@@ -206,7 +204,8 @@ class LinearPath:
 
     def assign(self, layer: LinearNgrams, factor: float = 1.0) -> None:
         """Sets the weights of a layer, with the logits multiplied by a factor."""
-        layer.assign(self.ngrams.keys, self.ngrams.idf, self.kernel * factor, self.bias * factor)
+        ngrams = self.ngrams
+        layer.assign(ngrams.keys, ngrams.idf, self.kernel * factor, self.bias * factor, ngrams.displacements)
 
     def refit(self, parts: Sequence[Source], seed: int) -> "LinearPath":
         """The path with the same n-grams, penalty and scale, fitted on the rows of several sources."""
@@ -284,8 +283,7 @@ def fit_linear_path(
     frequent, features = inputs[best].ngrams, inputs[best].problem.features
     importance = np.abs(found[best][1].kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
     del inputs, features
-    room = ROOM_ALONE if alone else ROOM
-    known = attempt(in_small_tables(frequent, importance, rows.flat, rows.lengths, most, room))
+    known = attempt(in_small_tables(frequent, importance, most))
     if not len(known.ngrams.keys):
         return None
     found = [fitted(known, each) for each in PENALTIES]

@@ -7,7 +7,7 @@ import scipy.sparse
 from keras import ops
 
 from kmha.layers.embedding import FINGERPRINT_MODULUS
-from kmha.layers.linear_ngrams import LARGEST_TABLE, ngram_keys
+from kmha.layers.linear_ngrams import LARGEST_TABLE, ngram_groups, ngram_keys, num_groups
 
 # Rows of the weights, and weights in all: 8 MB in float32. Texts with several labels gain nothing by so many.
 MAX_ROWS, MAX_WEIGHTS, MAX_WEIGHTS_SEVERAL = 100_000, 2_000_000, 1_000_000
@@ -17,6 +17,8 @@ MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
 # the shortest vector between two pairs of one hash has at least .98 of the root of the prime (spectral test, Knuth
 # 1997, section 3.3.4). For primes near powers of 2 it is less than a tenth of that, and most frequent pairs collide.
 PRIMES = (1_013, 1_987, 4_003, 8_093, 16_249, 32_443, 65_033, 97_687, 128_663, 196_117, LARGEST_TABLE)
+# Share of the slots of an n-gram table that are used, its smallest size, and displacements that are tried at once.
+LOAD, MIN_SLOTS, TRIED_AT_ONCE = 0.85, 1024, 1024
 # An n-gram of one text only leads to overfitting.
 MIN_TEXTS = 2
 
@@ -32,13 +34,15 @@ class Ngrams:
 
     Attributes:
         slots: Size of the hash table of each order, 0 for an order that is not used.
-        keys: Order, slot and fingerprint of each n-gram, int64 [F, 3].
+        keys: Order, hash and fingerprint of each n-gram, int64 [F, 3].
         idf: Inverse document frequency of each, float64 [F].
+        displacements: Of the table of each order above 1, int64; see `kmha.layers.linear_ngrams.displaced_slots`.
     """
 
     slots: tuple[int, ...]
     keys: np.ndarray
     idf: np.ndarray
+    displacements: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def features(self, flat: np.ndarray, lengths: np.ndarray) -> scipy.sparse.csr_matrix:
         """The features of texts, sparse float64 [R, F], from their concatenated token ids."""
@@ -47,7 +51,7 @@ class Ngrams:
             own = np.flatnonzero(self.keys[:, 0] == order)
             codes = _code(self.keys[own, 1], self.keys[own, 2])
             arranged = np.argsort(codes)
-            found, row = _codes(flat, lengths, order, self.slots[order - 1])
+            found, row = _codes(flat, lengths, order)
             place = np.minimum(np.searchsorted(codes[arranged], found), len(codes) - 1)
             is_known = codes[arranged][place] == found
             columns.append(own[arranged[place[is_known]]])
@@ -82,9 +86,7 @@ def known_ngrams(
     vocabulary_size: int,
     most: int,
 ) -> Ngrams:
-    """The most frequent n-grams of training texts, in hash tables of the largest size.
-
-    Two of them may have the same slot, so that a layer needs those of `in_small_tables`.
+    """The most frequent n-grams of training texts; those of `in_small_tables` have places in hash tables.
 
     Args:
         flat: Token ids of all texts, int32 [N].
@@ -98,7 +100,7 @@ def known_ngrams(
         size = vocabulary_size if order == 1 else LARGEST_TABLE
         slots.append(size if order in orders else 0)
         if order in orders:
-            codes, counts = _texts_of_each(flat, lengths, order, size)
+            codes, counts = _texts_of_each(flat, lengths, order)
             keys.append(np.stack([np.full(len(codes), order), *_decode(codes)], axis=1))
             texts.append(counts)
     keys, texts = np.concatenate(keys), np.concatenate(texts)
@@ -107,47 +109,83 @@ def known_ngrams(
     return Ngrams(tuple(slots), keys[chosen], idf)
 
 
-def in_small_tables(
-    ngrams: Ngrams, importance: np.ndarray, flat: np.ndarray, lengths: np.ndarray, most: int, room: float
-) -> Ngrams:
-    """The most important n-grams, in hash tables that are as small as they need; no two have the same slot.
+def in_small_tables(ngrams: Ngrams, importance: np.ndarray, most: int) -> Ngrams:
+    """The most important n-grams, in hash tables that are almost full; no two have the same slot.
 
     Args:
         ngrams: The result of `known_ngrams`.
-        importance: Of each n-gram, float [F]. Of the n-grams of a slot, the most important one is known.
-        flat: Token ids of the training texts, int32 [N].
-        lengths: Tokens of each text, int [R].
+        importance: Of each n-gram, float [F]. Of n-grams that cannot have different slots, the most important is known.
         most: Number of n-grams to know at most.
-        room: Slots of a table for each n-gram.
     """
     chosen = np.sort(np.argsort(-importance, kind="stable")[:most])
-    keys, slots = ngrams.keys[chosen], list(ngrams.slots)
+    keys, slots, displacements = ngrams.keys[chosen], list(ngrams.slots), {}
     is_known = np.ones(len(chosen), bool)
-    for order in np.unique(keys[:, 0]).tolist():
-        if order == 1:
-            continue
+    for order in range(2, len(slots) + 1):
         own = np.flatnonzero(keys[:, 0] == order)
-        # The longest table is 1 MB, that of trigrams half of it.
-        needed = min(room * len(own), LARGEST_TABLE // (1 if order == 2 else 2))
-        size = slots[order - 1] = table_size(needed)
-        before, _ = _codes(flat, lengths, order, LARGEST_TABLE)
-        after, _ = _codes(flat, lengths, order, size)
-        codes = _code(keys[own, 1], keys[own, 2])
-        arranged = np.argsort(codes)
-        place = np.minimum(np.searchsorted(codes[arranged], before), len(codes) - 1)
-        found = codes[arranged][place] == before
-        codes[arranged[place[found]]] = after[found]
-        keys[own, 1], keys[own, 2] = _decode(codes)
-        ranked = own[np.lexsort((-importance[chosen[own]], keys[own, 1]))]
-        is_known[ranked] = np.diff(keys[ranked, 1], prepend=-1) > 0
-    return Ngrams(tuple(slots), keys[is_known], ngrams.idf[chosen[is_known]])
+        size = slots[order - 1] = displaced_size(len(own)) if len(own) else 0
+        if size:
+            displacements[order], is_known[own] = find_displacements(
+                keys[own, 1], keys[own, 2], importance[chosen[own]], size
+            )
+    return Ngrams(tuple(slots), keys[is_known], ngrams.idf[chosen[is_known]], displacements)
 
 
-def _texts_of_each(
-    flat: np.ndarray, lengths: np.ndarray, order: int, slots: int
+def displaced_size(ngrams: int) -> int:
+    """Slots of a hash table for so many n-grams.
+
+    It is 8 k + 5, so that the number of groups is odd and has no factor in common with it.
+    """
+    return -(-max(MIN_SLOTS, int(ngrams / LOAD)) // 8) * 8 + 5
+
+
+def find_displacements(
+    hashes: np.ndarray, fingerprints: np.ndarray, importance: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Displacements with which n-grams have different slots in a hash table.
+
+    Args:
+        hashes: int [F].
+        fingerprints: int [F].
+        importance: float [F]. The least important n-grams of a group are left out if no displacement fits.
+        size: Slots of the table.
+
+    Returns:
+        The displacement of each group, int64, and whether each n-gram has a slot, bool [F].
+    """
+    displacements = np.zeros(num_groups(size), np.int64)
+    has_slot, is_free = np.zeros(len(hashes), bool), np.ones(size, bool)
+    groups = ops.convert_to_numpy(ngram_groups(hashes, fingerprints, len(displacements)))
+    homes = hashes % size
+    ends = np.cumsum(np.bincount(groups, minlength=len(displacements)))
+    members = np.split(np.lexsort((-importance, groups)), ends[:-1])
+    # The largest groups first, while most slots are free.
+    for group in np.argsort([-len(each) for each in members], kind="stable"):
+        own = members[group]
+        # N-grams with the same home and group have the same slot for each displacement.
+        own = own[np.sort(np.unique(homes[own], return_index=True)[1])]
+        while len(own):
+            found = _first_fit(homes[own], is_free)
+            if found is not None:
+                displacements[group], has_slot[own] = found, True
+                is_free[(homes[own] + found) % size] = False
+                break
+            own = own[:-1]
+    return displacements, has_slot
+
+
+def _first_fit(homes: np.ndarray, is_free: np.ndarray) -> int | None:
+    """The smallest displacement with which all n-grams of a group have free slots, from their homes, int [G]."""
+    for start in range(0, len(is_free), TRIED_AT_ONCE):
+        tried = np.arange(start, min(start + TRIED_AT_ONCE, len(is_free)))
+        fits = is_free[(homes[:, None] + tried) % len(is_free)].all(axis=0)
+        if fits.any():
+            return int(tried[fits.argmax()])
+    return None
+
+
+def _texts_of_each(flat: np.ndarray, lengths: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
     """The codes of n-grams that occur in several texts, but not in all, and the number of these texts."""
-    codes, rows = _codes(flat, lengths, order, slots)
+    codes, rows = _codes(flat, lengths, order)
     arranged = np.lexsort((rows, codes))
     codes, rows = codes[arranged], rows[arranged]
     is_new = (np.diff(codes, prepend=-1) != 0) | (np.diff(rows, prepend=-1) != 0)
@@ -156,18 +194,20 @@ def _texts_of_each(
     return found[used], counts[used]
 
 
-def _codes(flat: np.ndarray, lengths: np.ndarray, order: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Slot and fingerprint of each n-gram as one number, int64 [N'], and the number of its text."""
+def _codes(flat: np.ndarray, lengths: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hash and fingerprint of each n-gram as one number, int64 [N'], and the number of its text."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    slot, fingerprint = (ops.convert_to_numpy(each)[0] for each in ngram_keys(flat[None], order, slots))
+    hashes, fingerprints = (
+        ops.convert_to_numpy(each)[0] for each in ngram_keys(flat[None], order, LARGEST_TABLE)
+    )
     # An n-gram that ends at one of a text's first tokens would begin in the text before.
     inside = np.zeros(len(rows), bool)
     inside[order - 1 :] = rows[order - 1 :] == rows[: len(rows) - order + 1]
-    return _code(slot[inside], fingerprint[inside]), rows[inside]
+    return _code(hashes[inside], fingerprints[inside]), rows[inside]
 
 
-def _code(slot: np.ndarray, fingerprint: np.ndarray) -> np.ndarray:
-    return slot.astype(np.int64) * FINGERPRINT_MODULUS + fingerprint
+def _code(hashes: np.ndarray, fingerprints: np.ndarray) -> np.ndarray:
+    return hashes.astype(np.int64) * FINGERPRINT_MODULUS + fingerprints
 
 
 def _decode(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

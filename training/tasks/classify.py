@@ -120,6 +120,7 @@ class ClassifyTask(ClassifySettings, Task):
             window_pooling=self.window_pooling,
             linear_rows=len(linear.ngrams.keys) if linear else 0,
             linear_slots=linear.ngrams.slots if linear else (),
+            linear_displaced=True,
             name="classifier",
         )
         model.build()

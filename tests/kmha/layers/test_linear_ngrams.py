@@ -1,23 +1,25 @@
 """The linear classifier on n-grams: which n-grams a text has, their sum, and its serialization."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
-from kmha.layers.linear_ngrams import LinearNgrams, ngram_keys
+from kmha.layers.linear_ngrams import LARGEST_TABLE, LinearNgrams, displaced_slots, ngram_keys, num_groups
 from tests.layer_checks import compiled, to_numpy
 
-V, SLOTS, C = 60, 1021, 3
+V, SLOTS, SIZE, C = 60, 1021, 21, 3
 TEXTS = np.array([[2, 10, 11, 10, 11, 3], [2, 12, 3, 0, 0, 0]], np.int32)
 MASK = (TEXTS > 0).astype(np.int32)
 
 
-def _key(order: int, *tokens: int) -> list[int]:
-    """Order, slot and fingerprint of the n-gram of some tokens."""
-    slot, fingerprint = (
-        to_numpy(each)[0, -1] for each in ngram_keys(np.array([tokens], np.int32), order, SLOTS)
+def _key(order: int, *tokens: int, slots: int = SLOTS) -> list[int]:
+    """Order, hash and fingerprint of the n-gram of some tokens."""
+    hashed, fingerprint = (
+        to_numpy(each)[0, -1] for each in ngram_keys(np.array([tokens], np.int32), order, slots)
     )
-    return [order, int(slot), int(fingerprint)]
+    return [order, int(hashed), int(fingerprint)]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,23 @@ def test_contributions_of_an_order_that_is_not_used_are_zero():
     found = to_numpy(layer.contributions(TEXTS, MASK))
     assert found.shape == (2, 6, 2, C)
     assert not found[:, :, 0].any() and found[0, 2, 1].all()
+
+
+def test_displaced_ngrams_are_found():
+    """With displacements that give five n-grams different slots."""
+    pairs = [(10, 11), (11, 10), (2, 10), (2, 12), (12, 3)]
+    keys = np.array([_key(2, *pair, slots=LARGEST_TABLE) for pair in pairs])
+    random = np.random.default_rng(0)
+    tried = (random.integers(0, SIZE, num_groups(SIZE)) for _ in range(1000))
+    slots_of = functools.partial(displaced_slots, keys[:, 1], keys[:, 2], size=SIZE)
+    displacements = next(each for each in tried if len(np.unique(to_numpy(slots_of(each)))) == 5)
+    layer = LinearNgrams(C, 5, (0, SIZE), displaced=True)
+    layer.build((None, None))
+    layer.assign(keys, np.ones(5), np.ones((5, C)), np.zeros(C), {2: displacements})
+    for function in (layer.ngram_rows, *compiled(layer.ngram_rows).values()):
+        rows = to_numpy(function(TEXTS, MASK))[:, :, 0]
+        # 2 10, then 10 11 and so on; 11 3 is unknown.
+        np.testing.assert_array_equal(rows, [[0, 3, 1, 2, 1, 0], [0, 4, 5, 0, 0, 0]])
 
 
 def test_a_text_without_known_ngrams_gets_the_bias(layer):

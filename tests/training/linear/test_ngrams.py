@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
-from kmha.layers.linear_ngrams import LinearNgrams, ngram_keys
+from kmha.layers.linear_ngrams import LARGEST_TABLE, LinearNgrams, displaced_slots, ngram_keys
 from tests.layer_checks import to_numpy
 from training.linear import ngrams as ngrams_module
-from training.linear.ngrams import PRIMES, in_small_tables, known_ngrams, most_ngrams
+from training.linear.ngrams import (
+    PRIMES,
+    displaced_size,
+    find_displacements,
+    in_small_tables,
+    known_ngrams,
+    most_ngrams,
+)
 
 V = 50
 
@@ -21,13 +28,13 @@ def _texts(count: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_the_layer_and_the_features_agree():
     flat, lengths = _texts()
     frequent = known_ngrams(flat, lengths, (1, 2, 3), V, 1000)
-    ngrams = in_small_tables(frequent, -frequent.idf, flat, lengths, 1000, 4.0)
+    ngrams = in_small_tables(frequent, -frequent.idf, 1000)
     assert set(ngrams.keys[:, 0]) == {1, 2, 3}
     assert max(ngrams.slots) < max(frequent.slots)
     kernel = np.random.default_rng(1).normal(size=(len(ngrams.keys), 2))
-    layer = LinearNgrams(2, len(ngrams.keys), ngrams.slots)
+    layer = LinearNgrams(2, len(ngrams.keys), ngrams.slots, displaced=True)
     layer.build((None, None))
-    layer.assign(ngrams.keys, ngrams.idf, kernel, np.array([0.5, -0.5]))
+    layer.assign(ngrams.keys, ngrams.idf, kernel, np.array([0.5, -0.5]), ngrams.displacements)
     other_flat, other_lengths = _texts(50, seed=2)
     expected = ngrams.features(other_flat, other_lengths) @ kernel + [0.5, -0.5]
     padded, mask = np.zeros((50, 20), np.int32), np.arange(20) < other_lengths[:, None]
@@ -71,22 +78,49 @@ def test_the_most_important_ngrams_are_known():
     flat, lengths = _texts()
     frequent = known_ngrams(flat, lengths, (1, 2), V, 1000)
     importance = np.random.default_rng(3).random(len(frequent.keys))
-    chosen = in_small_tables(frequent, importance, flat, lengths, 100, 4000.0)
+    chosen = in_small_tables(frequent, importance, 100)
     expected = np.sort(np.argsort(-importance)[:100])
     features = frequent.features(flat, lengths).toarray()[:, expected]
-    # With enough slots all of them are known, and in the same order.
     np.testing.assert_allclose(chosen.idf, frequent.idf[expected])
     np.testing.assert_array_equal(chosen.features(flat, lengths).toarray() > 0, features > 0)
-    # In a small table, the more important one of a slot is known.
-    few = in_small_tables(frequent, importance, flat, lengths, 1000, 0.1)
-    assert len(np.unique(few.keys[:, :2], axis=0)) == len(few.keys) < len(frequent.keys)
+
+
+@pytest.mark.parametrize("count", [1, 3, 50, 700, 20_000])
+def test_ngrams_have_different_slots_in_a_table_that_is_almost_full(count):
+    random = np.random.default_rng(count)
+    hashes, fingerprints = random.integers(0, LARGEST_TABLE, count), random.integers(0, 8209, count)
+    size = displaced_size(count)
+    displacements, has_slot = find_displacements(hashes, fingerprints, np.ones(count), size)
+    slots = to_numpy(displaced_slots(hashes, fingerprints, displacements, size))[has_slot]
+    assert len(np.unique(slots)) == len(slots) >= count - count // 100
+    assert 0 <= slots.min() and slots.max() < size
+
+
+def test_of_ngrams_without_slots_of_their_own_the_most_important_have_one():
+    hashes, fingerprints = np.array([5, 9, 6]), np.zeros(3, np.int64)
+    # One group: the first two have the same slot whatever its displacement is.
+    _, has_slot = find_displacements(hashes, fingerprints, np.array([1.0, 2.0, 0.5]), 4)
+    np.testing.assert_array_equal(has_slot, [False, True, True])
+    # More n-grams than slots.
+    _, has_slot = find_displacements(np.arange(20), np.zeros(20, np.int64), np.arange(20.0), 16)
+    assert has_slot.sum() <= 16 and has_slot[-1]
+
+
+def test_pairs_of_frequent_tokens_have_different_slots():
+    """Frequent tokens have small ids, so that hashes have a structure."""
+    pairs = np.stack(np.meshgrid(np.arange(1, 101), np.arange(1, 101)), axis=-1).reshape(-1, 2)
+    hashes, fingerprints = (
+        to_numpy(each)[:, 1] for each in ngram_keys(pairs.astype(np.int32), 2, LARGEST_TABLE)
+    )
+    _, has_slot = find_displacements(hashes, fingerprints, np.ones(len(pairs)), displaced_size(len(pairs)))
+    assert has_slot.mean() > 0.99
 
 
 def test_texts_without_ngrams_have_no_features():
     ngrams = known_ngrams(*_texts(), (1, 2), V, 1000)
     assert ngrams.features(np.zeros(0, np.int32), np.array([0, 0])).nnz == 0
     text = np.array([2, 3], np.int32), np.array([2])
-    empty = in_small_tables(known_ngrams(*text, (1, 2), V, 1000), np.zeros(0), *text, 1000, 4.0)
+    empty = in_small_tables(known_ngrams(*text, (1, 2), V, 1000), np.zeros(0), 1000)
     assert empty.features(*_texts(5)).shape == (5, 0)
 
 
