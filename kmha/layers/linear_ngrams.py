@@ -133,27 +133,31 @@ class LinearNgrams(ConfigurableLayer):
         numbers = np.arange(1, self.rows + 1)
         for order, packed in self.packed.items():
             own = keys[:, 0] == order
-            slots, fingerprints = keys[own, 1], keys[own, 2]
+            hashes, fingerprints = keys[own, 1:].T.astype(np.int32)
             if order in self.displacements:
                 assert displacements is not None
                 self.displacements[order].assign(displacements[order])
-                slots = ops.convert_to_numpy(
-                    displaced_slots(slots, fingerprints, displacements[order], packed.shape[0])
-                )
+            slots = ops.convert_to_numpy(self._slots(order, hashes, fingerprints))
             packed.assign(packed_keys(packed.shape[0], slots, fingerprints, numbers[own]))
         # Row 0, of unknown n-grams, is zero.
         self.table.embeddings.assign(np.concatenate([np.zeros((1, self.num_labels)), kernel * idf[:, None]]))
         self.squares.assign(np.concatenate([[0.0], idf**2]))
         self.bias.assign(bias)
 
+    def _slots(self, order: int, hashes, fingerprints):
+        """The slots of n-grams in the hash table of an order, int32 of the same shape."""
+        if order not in self.displacements:
+            return hashes
+        return displaced_slots(hashes, fingerprints, self.displacements[order], self.slots[order - 1])
+
     def ngram_rows(self, token_ids, padding_mask):
         """The row of the n-gram of each order that ends at each position, int32 [B, T, orders]; 0 if it is unknown."""
         found = []
         for order, packed in self.packed.items():
-            size = self.slots[order - 1]
-            slots, fingerprints = ngram_keys(token_ids, order, LARGEST_TABLE if self.displaced else size)
-            if order in self.displacements:
-                slots = displaced_slots(slots, fingerprints, self.displacements[order], size)
+            hashes, fingerprints = ngram_keys(
+                token_ids, order, LARGEST_TABLE if self.displaced else self.slots[order - 1]
+            )
+            slots = self._slots(order, hashes, fingerprints)
             found.append(known_rows(packed, slots, fingerprints) * padding_mask)
         return ops.stack(found, axis=-1)
 
