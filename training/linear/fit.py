@@ -18,7 +18,14 @@ from sklearn.svm import LinearSVC
 from kmha.layers.linear_ngrams import LinearNgrams
 from training.data.inputs import Source
 from training.fewshot.linear_head import row_losses
-from training.linear.ngrams import Ngrams, in_small_tables, known_ngrams, most_ngrams
+from training.linear.ngrams import (
+    FEW_TEXTS,
+    MIN_TEXTS,
+    Ngrams,
+    in_small_tables,
+    known_ngrams,
+    most_ngrams,
+)
 from training.metrics.thresholds import best_thresholds
 from training.runtime.cpu_sharding import intra_op_cores
 
@@ -28,9 +35,13 @@ logger = logging.getLogger("kmha")
 ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
 # The next C on either side is tried only if the last one on this side is the best of the others.
 PENALTIES, NEXT_PENALTIES = (1.0, 0.3, 3.0), {0.3: 0.1, 3.0: 10.0}
+# Fewer validation rows choose nothing: n is 1 and 2, and C is 1. With fewer still, no gain of the encoder is trusted.
+FEWEST_TO_CHOOSE, FEWEST_TO_TRUST = 100, 10
 # Of the support vector machines; LIBLINEAR's own default. With scikit-learn's 1e-4 validation losses differ by 2e-4 at
 # most, and a fit takes twice as long.
 TOLERANCE = 0.1
+# Of the logits to the margins of the support vector machines.
+USUAL_SCALE = 1.65
 # Of a feature that says nothing about a label, before the lengths are restored.
 SMALLEST_SCALE = 1e-3
 # The most important n-grams are chosen from so many times as many frequent ones.
@@ -243,6 +254,7 @@ def fit_linear_path(
     rows = Tokens.of(train, sample_rows(train, seed) if folds is None else None)
     checked = rows if isinstance(validation, np.ndarray) else Tokens.of(validation)
     most = most_ngrams(outputs, rows.targets.ndim == 2, alone)
+    min_texts = 1 if folds is None and len(rows.lengths) < FEW_TEXTS else MIN_TEXTS
 
     def attempt(ngrams: Ngrams) -> Attempt:
         problem = Problem.of(ngrams, rows, outputs)
@@ -251,7 +263,9 @@ def fit_linear_path(
         return Attempt(ngrams, problem, ngrams.features(checked.flat, checked.lengths))
 
     def candidates(orders: tuple[int, ...]) -> Attempt:
-        return attempt(known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most))
+        return attempt(
+            known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most, min_texts)
+        )
 
     def fitted(tried: Attempt, penalty: float, is_scaled: bool = True) -> tuple[float, LinearPath]:
         kernel, bias = tried.problem.fit(penalty, seed, is_scaled)
@@ -274,8 +288,9 @@ def fit_linear_path(
             rows.targets.sum(axis=0) if rows.targets.ndim == 2 else None,
         )
 
+    few = len(checked.targets) < FEWEST_TO_CHOOSE
     with ThreadPoolExecutor(intra_op_cores()) as pool:
-        inputs = list(pool.map(candidates, ORDERS))
+        inputs = list(pool.map(candidates, ORDERS[1:2] if few else ORDERS))
     # One after the other: liblinear has one random generator for all threads.
     # Without scales: the most important n-grams are then spread more evenly over many labels.
     found = [fitted(each, 1.0, is_scaled=False) for each in inputs]
@@ -286,7 +301,7 @@ def fit_linear_path(
     known = attempt(in_small_tables(frequent, importance, most))
     if not len(known.ngrams.keys):
         return None
-    found = [fitted(known, each) for each in PENALTIES]
+    found = [fitted(known, each) for each in (PENALTIES[:1] if few else PENALTIES)]
     best_penalty = PENALTIES[int(np.argmin([loss for loss, _ in found]))]
     if best_penalty in NEXT_PENALTIES:
         found.append(fitted(known, NEXT_PENALTIES[best_penalty]))
@@ -406,26 +421,42 @@ def smoothed_loss(logits: np.ndarray, targets: np.ndarray) -> float:
     return float(smoothed_losses(logits, targets).mean())
 
 
+def log_prior(factor: float, rows: int) -> float:
+    """What to add to the mean loss of some rows for a factor of logits: a standard normal prior of its logarithm.
+
+    A dozen rows that are predicted wrongly would else make all logits 0, and each text would get the same label.
+    """
+    return float(np.log(factor)) ** 2 / (2 * rows)
+
+
 def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
-    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their loss."""
+    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their loss.
+
+    See `log_prior`; the prior of the scale is around `USUAL_SCALE`.
+    """
     several = targets.ndim == 2
 
     def loss(values: np.ndarray) -> float:
         return smoothed_loss(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
 
     found = minimize(
-        loss, np.array([0.5, 0.0][: 1 + several]), method="Nelder-Mead", options={"maxiter": 100}
+        lambda values: loss(values) + log_prior(float(np.exp(values[0])) / USUAL_SCALE, len(targets)),
+        np.array([np.log(USUAL_SCALE), 0.0][: 1 + several]),
+        method="Nelder-Mead",
+        options={"maxiter": 100},
     )
-    return (float(np.exp(found.x[0])), float(found.x[1]) if several else 0.0), float(found.fun)
+    return (float(np.exp(found.x[0])), float(found.x[1]) if several else 0.0), loss(found.x)
 
 
 def trusted_share(gains: np.ndarray) -> float:
     """How much of a gain on validation rows, float64 [R], to expect on other rows: 0 to 1.
 
-    1 - (e / g)^2 for a mean gain g above its standard error e, else 0.
+    1 - (e / g)^2 for a mean gain g above its standard error e, else 0, and 0 with a few rows, which may all be equal.
 
     Source: the positive part of the estimator of James and Stein 1961, "Estimation with Quadratic Loss".
     """
+    if len(gains) < FEWEST_TO_TRUST:
+        return 0.0
     gain, error = gains.mean(), gains.std() / np.sqrt(len(gains))
     return float(1.0 - (error / gain) ** 2) if gain > error else 0.0
 
@@ -446,16 +477,28 @@ def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], n
 def weigh(base: np.ndarray, added: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
     """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest loss, `shrunk`.
 
+    The size of the sum, as a share of that of the base, has a prior; see `log_prior`.
+
     With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
     thresholds for each label, and the loss decides on the scale.
     """
     if targets.ndim == 1:
 
+        def joined(values: np.ndarray) -> np.ndarray:
+            return values[0] * base + values[1] * added
+
         def losses(values: np.ndarray) -> np.ndarray:
-            return smoothed_losses(values[0] * base + values[1] * added, targets)
+            return smoothed_losses(joined(values), targets)
+
+        def size(logits: np.ndarray) -> float:
+            return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
+
+        def objective(values: np.ndarray) -> float:
+            share = size(joined(values)) / size(base)
+            return float(losses(values).mean()) + log_prior(share, len(targets))
 
         both, alone = (
-            minimize(lambda values: losses(values).mean(), np.ones(2), method="L-BFGS-B", bounds=bounds).x
+            minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
             for bounds in ([(0.0, 10.0)] * 2, [(0.0, 10.0), (0.0, 0.0)])
         )
         found = shrunk(both, alone, losses)

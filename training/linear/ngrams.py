@@ -19,8 +19,8 @@ MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
 PRIMES = (1_013, 1_987, 4_003, 8_093, 16_249, 32_443, 65_033, 97_687, 128_663, 196_117, LARGEST_TABLE)
 # Share of the slots of an n-gram table that are used, its smallest size, and displacements that are tried at once.
 LOAD, MIN_SLOTS, TRIED_AT_ONCE = 0.85, 1024, 1024
-# An n-gram of one text only leads to overfitting.
-MIN_TEXTS = 2
+# An n-gram of one text only leads to overfitting, except with so few texts that most n-grams are of one text.
+MIN_TEXTS, FEW_TEXTS = 2, 1_000
 
 
 def table_size(needed: float) -> int:
@@ -85,6 +85,7 @@ def known_ngrams(
     orders: tuple[int, ...],
     vocabulary_size: int,
     most: int,
+    min_texts: int = MIN_TEXTS,
 ) -> Ngrams:
     """The most frequent n-grams of training texts; those of `in_small_tables` have places in hash tables.
 
@@ -94,13 +95,14 @@ def known_ngrams(
         orders: The n to use, ascending.
         vocabulary_size: Number of tokens.
         most: Number of n-grams to know at most.
+        min_texts: Number of texts that an n-gram occurs in at least.
     """
     slots, keys, texts = [], [], []
     for order in range(1, max(orders) + 1):
         size = vocabulary_size if order == 1 else LARGEST_TABLE
         slots.append(size if order in orders else 0)
         if order in orders:
-            codes, counts = _texts_of_each(flat, lengths, order)
+            codes, counts = _texts_of_each(flat, lengths, order, min_texts)
             keys.append(np.stack([np.full(len(codes), order), *_decode(codes)], axis=1))
             texts.append(counts)
     keys, texts = np.concatenate(keys), np.concatenate(texts)
@@ -183,14 +185,16 @@ def _first_fit(homes: np.ndarray, is_free: np.ndarray) -> int | None:
     return None
 
 
-def _texts_of_each(flat: np.ndarray, lengths: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The codes of n-grams that occur in several texts, but not in all, and the number of these texts."""
+def _texts_of_each(
+    flat: np.ndarray, lengths: np.ndarray, order: int, min_texts: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The codes of n-grams that occur in enough texts, but not in all, and the number of these texts."""
     codes, rows = _codes(flat, lengths, order)
     arranged = np.lexsort((rows, codes))
     codes, rows = codes[arranged], rows[arranged]
     is_new = (np.diff(codes, prepend=-1) != 0) | (np.diff(rows, prepend=-1) != 0)
     found, counts = np.unique(codes[is_new], return_counts=True)
-    used = (counts >= MIN_TEXTS) & (counts < len(lengths))
+    used = (counts >= min_texts) & (counts < len(lengths))
     return found[used], counts[used]
 
 
