@@ -41,7 +41,7 @@ FEWEST_TO_CHOOSE, FEWEST_TO_TRUST = 100, 10
 # most, and a fit takes twice as long.
 TOLERANCE = 0.1
 # Of the logits to the margins of the support vector machines.
-USUAL_SCALE = 1.65
+DEFAULT_SCALE = 1.65
 # Of a feature that says nothing about a label, before the lengths are restored.
 SMALLEST_SCALE = 1e-3
 # The most important n-grams are chosen from so many times as many frequent ones.
@@ -432,7 +432,7 @@ def log_prior(factor: float, rows: int) -> float:
 def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
     """The scale, and with several labels the shift, that make logits of margins [R, C]; and their loss.
 
-    See `log_prior`; the prior of the scale is around `USUAL_SCALE`.
+    See `log_prior`; the prior of the scale is around `DEFAULT_SCALE`.
     """
     several = targets.ndim == 2
 
@@ -440,8 +440,8 @@ def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, fl
         return smoothed_loss(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
 
     found = minimize(
-        lambda values: loss(values) + log_prior(float(np.exp(values[0])) / USUAL_SCALE, len(targets)),
-        np.array([np.log(USUAL_SCALE), 0.0][: 1 + several]),
+        lambda values: loss(values) + log_prior(float(np.exp(values[0])) / DEFAULT_SCALE, len(targets)),
+        np.array([np.log(DEFAULT_SCALE), 0.0][: 1 + several]),
         method="Nelder-Mead",
         options={"maxiter": 100},
     )
