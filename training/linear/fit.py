@@ -421,12 +421,12 @@ def smoothed_loss(logits: np.ndarray, targets: np.ndarray) -> float:
     return float(smoothed_losses(logits, targets).mean())
 
 
-def log_prior(factor: float, rows: int) -> float:
-    """What to add to the mean loss of some rows for a factor of logits: a standard normal prior of its logarithm.
+def log_prior(logarithm: float, rows: int) -> float:
+    """What to add to the mean loss of some rows: a standard normal prior of the logarithm of a factor of logits.
 
     A dozen rows that are predicted wrongly would else make all logits 0, and each text would get the same label.
     """
-    return float(np.log(factor)) ** 2 / (2 * rows)
+    return logarithm**2 / (2 * rows)
 
 
 def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
@@ -434,14 +434,14 @@ def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, fl
 
     See `log_prior`; the prior of the scale is around `DEFAULT_SCALE`.
     """
-    several = targets.ndim == 2
+    several, default = targets.ndim == 2, float(np.log(DEFAULT_SCALE))
 
     def loss(values: np.ndarray) -> float:
         return smoothed_loss(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
 
     found = minimize(
-        lambda values: loss(values) + log_prior(float(np.exp(values[0])) / DEFAULT_SCALE, len(targets)),
-        np.array([np.log(DEFAULT_SCALE), 0.0][: 1 + several]),
+        lambda values: loss(values) + log_prior(values[0] - default, len(targets)),
+        np.array([default, 0.0][: 1 + several]),
         method="Nelder-Mead",
         options={"maxiter": 100},
     )
@@ -493,9 +493,12 @@ def weigh(base: np.ndarray, added: np.ndarray, targets: np.ndarray) -> tuple[flo
         def size(logits: np.ndarray) -> float:
             return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
 
+        base_size = size(base)
+
         def objective(values: np.ndarray) -> float:
-            share = size(joined(values)) / size(base)
-            return float(losses(values).mean()) + log_prior(share, len(targets))
+            logits = joined(values)
+            prior = log_prior(float(np.log(size(logits) / base_size)), len(targets))
+            return smoothed_loss(logits, targets) + prior
 
         both, alone = (
             minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
