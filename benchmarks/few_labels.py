@@ -255,7 +255,7 @@ class FewLabelModel:
         config = resolve_config(parse(FitConfig, [*flags, *data_flags], "few_labels"))
         data = load_data(config, make_task(config.task, task_section(config)), folder)
         assert config.checkpoint is not None
-        preprocessor = make_preprocessor(config.text, data.parts, data.task, config.checkpoint.vocabulary)
+        preprocessor = make_preprocessor(config.text, [data.train], data.task, config.checkpoint.vocabulary)
         inputs = cut_for_training(preprocessor, data.parts, folder)
         everything = np.arange(len(rows))
         self.targets = label_ids(data.train.examples, everything, data.labels)[0]

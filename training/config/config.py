@@ -43,6 +43,8 @@ MAIN_FLAGS = (
 )
 # Maximum sequence length by default, and that of long documents.
 MAX_LENGTH, LONG_MAX_LENGTH = 256, 512
+# Of a token of a learned vocabulary.
+MIN_FREQUENCY = 2
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class TextSection:
     """Remove tokens that do not occur in the training texts from the vocabulary; single characters are retained."""
     vocabulary_size: int = 16_000
     """Maximum size of a learned vocabulary."""
-    min_frequency: Count = 2
-    """Minimum number of occurrences of a token in a learned vocabulary."""
+    min_frequency: Count | None = None
+    """Minimum number of occurrences of a token in a learned vocabulary. Default: 2, or 1 for --task classify from
+    scratch with fewer than 1,000 training rows."""
     lower_case: bool | None = None
     """Lower-case texts and strip accents. Default: on, except for tagging, where case marks names."""
     max_length: Annotated[int | None, Range(at_least=3)] = None

@@ -42,6 +42,8 @@ LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 # With the default learning rate, models overfit a few thousand pairs.
 NO_ENCODER = "none"  # --encoder.size
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
+# In few texts most words occur once. Pieces of them say less about a label than whole words.
+FEW_TEXTS = 1_000
 
 # For training from scratch.
 DEFAULT_SHAPE: dict[str, Any] = {
@@ -112,12 +114,19 @@ def _filled(section: Any, **values: Any) -> Any:
     return dataclasses.replace(section, **missing)
 
 
-def resolve_max_length(config: ResolvedConfig, text_bytes: np.ndarray) -> ResolvedConfig:
-    """Fills in the maximum sequence length from the bytes of the training texts, int [R]."""
+def resolve_text(config: ResolvedConfig, text_bytes: np.ndarray) -> ResolvedConfig:
+    """Fills in the settings of tokenization that depend on the bytes of the training texts, int [R]."""
     is_long = (text_bytes > BYTES_PER_TOKEN * MAX_LENGTH).mean() > LONG_SHARE
-    return dataclasses.replace(
-        config, text=_filled(config.text, max_length=LONG_MAX_LENGTH if is_long else MAX_LENGTH)
-    )
+    text = _filled(config.text, max_length=LONG_MAX_LENGTH if is_long else MAX_LENGTH)
+    if has_few_texts(config, len(text_bytes)):
+        text = _filled(text, min_frequency=1)
+    return dataclasses.replace(config, text=text)
+
+
+def has_few_texts(config: ResolvedConfig, rows: int) -> bool:
+    """Whether a classifier with a linear path is trained from scratch on few rows."""
+    is_scratch = config.checkpoint is None and bool(config.encoder.linear)
+    return config.task == "classify" and is_scratch and rows < FEW_TEXTS
 
 
 def resolve_data_defaults(

@@ -20,7 +20,7 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 from kmha.text.vocabulary_training import prune_vocabulary, train_vocabulary
-from training.config.config import TextSection
+from training.config.config import MIN_FREQUENCY, TextSection
 from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.pair_batches import PairSource
 from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences
@@ -177,7 +177,8 @@ def make_inputs(
     vocabulary: Vocabulary | None = None,
 ) -> Inputs:
     """Builds the preprocessor and tokenizes every part; see `make_preprocessor` and `cut_parts`."""
-    preprocessor = make_preprocessor(text, parts, task, vocabulary)
+    read = [parts[name] for name in ("train", "texts") if name in parts]
+    preprocessor = make_preprocessor(text, read, task, vocabulary)
     return cut_parts(preprocessor, parts, folder, task.masking, task.windows)
 
 
@@ -213,7 +214,7 @@ def cut_parts(
 
 def make_preprocessor(
     text: TextSection,
-    parts: dict[str, Subset],
+    read: Sequence[Subset],
     task: Task,
     vocabulary: Vocabulary | None = None,
     large: Large | None = None,
@@ -221,13 +222,12 @@ def make_preprocessor(
 ) -> Any:
     """Reads or trains the vocabularies and returns the preprocessor; raises InputError for an unusable file.
 
-    Without a given vocabulary, the chief worker trains them on "train" and "texts" (unlabeled), of large data on a
-    sample.
+    Without a given vocabulary, the chief worker trains them on the texts of `read`, first the training rows; of large
+    data on a sample.
     """
-    num_texts = len(parts["train"].examples.texts)
+    num_texts = len(read[0].examples.texts)
     if vocabulary is None and text.vocabulary is not None:
         vocabulary = Vocabulary.read(text.vocabulary)
-    read = [parts[name] for name in ("train", "texts") if name in parts]
     learnt_from = _Texts([large.sampled(part) if large else part for part in read], num_texts)
     made = {
         each: _preprocessor(text, each, vocabulary, learnt_from, coordinator)
@@ -249,7 +249,7 @@ def _preprocessor(
         vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
         logger.info(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     if vocabulary is None:
-        settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
+        settings = (tokenization, text.vocabulary_size, text.min_frequency or MIN_FREQUENCY, lower_case)
         tokens = coordinator.broadcast("vocabulary", lambda: train_vocabulary(texts, *settings).tokens)
         vocabulary = Vocabulary(tokens)
     return Preprocessor(vocabulary, tokenization, lower_case, text.longest)

@@ -20,7 +20,7 @@ from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
 from training.cli.exceptions import NotChief, signal_handler
 from training.config.config import FitConfig, ResolvedConfig, task_section
-from training.config.defaults import resolve_config, resolve_max_length
+from training.config.defaults import resolve_config, resolve_text
 from training.config.validation import check_same_answers, check_settings
 from training.data.load import Data, describe, load_data
 from training.data.sources import Source
@@ -70,7 +70,7 @@ def _run(
         started = time.monotonic()
         data = _load(context, in_memory)
         text_bytes = data.train.examples.texts[0].lengths[data.train.rows]
-        context.config = resolve_max_length(context.config, text_bytes)
+        context.config = resolve_text(context.config, text_bytes)
         _start_tensorflow(context, data)
         from training.job.train_and_evaluate import train_and_evaluate
 

@@ -12,7 +12,7 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CROSS_VALIDATED, read_manifest
 from training.cli.exceptions import NotChief
-from training.config.defaults import NO_ENCODER
+from training.config.defaults import NO_ENCODER, has_few_texts
 from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
 from training.data.load import Data
 from training.data.split import Large
@@ -129,9 +129,12 @@ def _tokenize(context: RunContext, data: Data, starting_model: StartingModel | N
         preprocessor = starting_model.preprocessor
     else:
         vocabulary = config.checkpoint.vocabulary if config.checkpoint else None
-        preprocessor = make_preprocessor(
-            config.text, data.parts, data.task, vocabulary, large, context.coordinator
-        )
+        read = [data.train] if data.texts is None else [data.train, data.texts]
+        if data.holds_out_validation and has_few_texts(config, len(data.train.rows)):
+            # In the end the linear path is fitted on them too. If the rare words of these texts alone were in pieces,
+            # the pieces would be signs of their labels.
+            read.append(data.validation)
+        preprocessor = make_preprocessor(config.text, read, data.task, vocabulary, large, context.coordinator)
     # A teacher predicts all training rows before the training.
     streamed = None if config.distill.teacher else large
     inputs = cut_for_training(

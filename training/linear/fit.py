@@ -16,10 +16,10 @@ from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 
 from kmha.layers.linear_ngrams import LinearNgrams
+from training.config.defaults import FEW_TEXTS
 from training.data.inputs import Source
 from training.fewshot.linear_head import row_losses
 from training.linear.ngrams import (
-    FEW_TEXTS,
     MIN_TEXTS,
     Ngrams,
     in_small_tables,
@@ -173,6 +173,7 @@ class LinearPath:
         scale: Of the logits to the margins of the support vector machine, and what is added to them.
         description: The model in one line.
         validation_logits: Of the validation rows, or of each row by a fit on the other folds, float32 [R, C].
+        most: Number of n-grams that it may know.
         label_rows: With several labels the training rows of each, int [C].
         is_base: Whether it is the model to improve on, not a pretrained encoder.
     """
@@ -184,6 +185,7 @@ class LinearPath:
     scale: tuple[float, float]
     description: str
     validation_logits: np.ndarray
+    most: int
     label_rows: np.ndarray | None = None
     is_base: bool = True
 
@@ -219,11 +221,25 @@ class LinearPath:
         layer.assign(ngrams.keys, ngrams.idf, self.kernel * factor, self.bias * factor, ngrams.displacements)
 
     def refit(self, parts: Sequence[Source], seed: int) -> "LinearPath":
-        """The path with the same n-grams, penalty and scale, fitted on the rows of several sources."""
+        """The path with the same penalty and scale, fitted on the rows of several sources, first the training rows.
+
+        With few training rows it knows the n-grams of all rows, otherwise the same as before.
+        """
         rows = Tokens.join([Tokens.of(part, sample_rows(part, seed)) for part in parts])
-        kernel, bias = self.problem(rows).fit(self.penalty, seed)
+        path = self if len(parts[0].rows) >= FEW_TEXTS else self._with_ngrams_of(rows, seed)
+        kernel, bias = path.problem(rows).fit(self.penalty, seed)
         scale, shift = self.scale
-        return dataclasses.replace(self, kernel=kernel * scale, bias=bias * scale + shift)
+        return dataclasses.replace(path, kernel=kernel * scale, bias=bias * scale + shift)
+
+    def _with_ngrams_of(self, rows: Tokens, seed: int) -> "LinearPath":
+        """The path with the most important n-grams of other texts, for a new fit."""
+        orders = tuple(order for order, size in enumerate(self.ngrams.slots, 1) if size)
+        frequent = known_ngrams(
+            rows.flat, rows.lengths, orders, self.ngrams.slots[0], CANDIDATES * self.most, min_texts=1
+        )
+        problem = Problem.of(frequent, rows, len(self.bias))
+        kernel, _ = problem.fit(1.0, seed, is_scaled=False)
+        return dataclasses.replace(self, ngrams=most_important(frequent, problem.features, kernel, self.most))
 
 
 def fit_linear_path(
@@ -285,6 +301,7 @@ def fit_linear_path(
             (scale, shift),
             description,
             (margins * scale + shift).astype(np.float32),
+            most,
             rows.targets.sum(axis=0) if rows.targets.ndim == 2 else None,
         )
 
@@ -295,10 +312,9 @@ def fit_linear_path(
     # Without scales: the most important n-grams are then spread more evenly over many labels.
     found = [fitted(each, 1.0, is_scaled=False) for each in inputs]
     best = int(np.argmin([loss for loss, _ in found]))
-    frequent, features = inputs[best].ngrams, inputs[best].problem.features
-    importance = np.abs(found[best][1].kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
-    del inputs, features
-    known = attempt(in_small_tables(frequent, importance, most))
+    chosen = most_important(inputs[best].ngrams, inputs[best].problem.features, found[best][1].kernel, most)
+    del inputs
+    known = attempt(chosen)
     if not len(known.ngrams.keys):
         return None
     found = [fitted(known, each) for each in (PENALTIES[:1] if few else PENALTIES)]
@@ -306,6 +322,14 @@ def fit_linear_path(
     if best_penalty in NEXT_PENALTIES:
         found.append(fitted(known, NEXT_PENALTIES[best_penalty]))
     return min(found, key=lambda each: each[0])[1]
+
+
+def most_important(
+    ngrams: Ngrams, features: scipy.sparse.csr_matrix, kernel: np.ndarray, most: int
+) -> Ngrams:
+    """The n-grams with the largest weights, [F, C], times the root mean square of the feature, [R, F]."""
+    importance = np.abs(kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
+    return in_small_tables(ngrams, importance, most)
 
 
 def sample_rows(source: Source, seed: int) -> np.ndarray:

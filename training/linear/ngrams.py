@@ -19,8 +19,8 @@ MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
 PRIMES = (1_013, 1_987, 4_003, 8_093, 16_249, 32_443, 65_033, 97_687, 128_663, 196_117, LARGEST_TABLE)
 # Share of the slots of an n-gram table that are used, its smallest size, and displacements that are tried at once.
 LOAD, MIN_SLOTS, TRIED_AT_ONCE = 0.85, 1024, 1024
-# An n-gram of one text only leads to overfitting, except with so few texts that most n-grams are of one text.
-MIN_TEXTS, FEW_TEXTS = 2, 1_000
+# An n-gram of one text only leads to overfitting, except in few texts, where most n-grams are of one text.
+MIN_TEXTS = 2
 
 
 def table_size(needed: float) -> int:

@@ -21,6 +21,7 @@ from training.config.config import (
 )
 from training.config.defaults import (
     DEFAULT_SHAPE,
+    FEW_TEXTS,
     default_epochs,
     default_token_dropout,
     encoder_config,
@@ -28,9 +29,9 @@ from training.config.defaults import (
     left_out_share,
     resolve_config,
     resolve_data_defaults,
-    resolve_max_length,
     resolve_shape,
     resolve_size,
+    resolve_text,
 )
 from training.config.validation import check_settings
 from training.tasks.classify import ClassifyTask
@@ -382,4 +383,20 @@ def test_long_documents_are_read_further(task, sections, long_share, expected):
     text_bytes = np.full(1000, 4 * 256)
     text_bytes[: int(1000 * long_share)] += 1
     config = resolve_config(FitConfig(task=task, **sections))
-    assert resolve_max_length(config, text_bytes).text.max_length == expected
+    assert resolve_text(config, text_bytes).text.max_length == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "sections", "rows", "expected"),
+    [
+        ("classify", {}, FEW_TEXTS - 1, 1),
+        ("classify", {}, FEW_TEXTS, None),
+        ("classify", {"text": TextSection(min_frequency=3)}, 10, 3),
+        ("classify", {"encoder": EncoderSection(linear=False)}, 10, None),
+        ("tag", {}, 10, None),
+        ("match", {}, 10, None),
+    ],
+)
+def test_few_texts_have_a_vocabulary_of_all_words(task, sections, rows, expected):
+    config = resolve_config(FitConfig(task=task, **sections))
+    assert resolve_text(config, np.full(rows, 30)).text.min_frequency == expected

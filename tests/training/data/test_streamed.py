@@ -102,7 +102,7 @@ def cut(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stretches")
     examples = write_examples((Example((t,), (y,), "") for t, y in news_rows(ROWS, seed=0)), folder / "rows")
     part = Subset(examples, np.arange(0, ROWS, 2))
-    preprocessor = make_preprocessor(TextSection("word", max_length=8), {"train": part}, ClassifyTask())
+    preprocessor = make_preprocessor(TextSection("word", max_length=8), [part], ClassifyTask())
     return part, preprocessor, tokenize_examples(examples, preprocessor, folder / "all")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from training.config.defaults import FEW_TEXTS
 from training.fewshot.linear_head import row_losses
 from training.linear import fit as fit_module
 from training.linear.fit import (
@@ -25,7 +26,6 @@ from training.linear.fit import (
     trusted_share,
     weigh,
 )
-from training.linear.ngrams import FEW_TEXTS
 from training.tasks.classify import ClassifyTask
 
 V, LABELS = 60, 3
@@ -317,13 +317,29 @@ def test_the_path_refitted_with_validation_rows_is_as_good_and_as_certain(severa
     train, validation, test = (_source(rows, seed, several) for seed, rows in enumerate((150, 450, 400)))
     path = _fitted(train, validation, LABELS, V, seed=0)
     refitted = path.refit((train, validation), seed=0)
-    assert refitted.ngrams is path.ngrams
     loss, refitted_loss = (
         float(row_losses(each.logits(test), test.targets).mean()) for each in (path, refitted)
     )
     assert refitted_loss < loss - 0.01
     # Of the training rows alone, the refitted path is the path.
     np.testing.assert_allclose(path.refit((train,), seed=0).kernel, path.kernel, atol=1e-9)
+
+
+def test_a_path_refitted_on_few_texts_knows_the_ngrams_of_all():
+    source = _source(FEW_TEXTS, 0)
+    few, many = ({"rows": np.arange(rows), "lengths": np.full(rows, 8)} for rows in (100, FEW_TEXTS))
+    added = _source(100, 1)
+    known = []
+    for sizes in (few, many):
+        train = SimpleNamespace(**{**vars(source), **sizes})
+        train.targets, train.weights = source.targets[train.rows], source.weights[train.rows]
+        path = _fitted(train, added, LABELS, V, seed=0)
+        refitted = path.refit((train, added), seed=0)
+        new = set(map(tuple, refitted.ngrams.keys)) - set(map(tuple, path.ngrams.keys))
+        known.append((len(new), refitted.ngrams is path.ngrams))
+        assert refitted.kernel.shape == (len(refitted.ngrams.keys), LABELS)
+    assert known[0][0] > 300
+    assert known[1] == (0, True)
 
 
 def test_the_encoder_counts_less_for_rare_labels():

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.command_runs import NO_DROPOUT, TINY, call, clean_environment, news_rows, write_csv
 from tests.training.tiny_runs import distance, make_batch, make_step, tiny_model, trainable
 from training.config.config import ResolvedConfig, TrainSection
-from training.config.defaults import resolve_max_length
+from training.config.defaults import resolve_text
 from training.engine import trainer
 from training.fit import main
 from training.runtime import cpu_sharding as shares
@@ -45,7 +45,7 @@ def test_every_shard_has_rows(settings, longest, cores, expected):
 
 
 def test_number_of_shards_of_a_job():
-    config = resolve_max_length(ResolvedConfig(), np.full(9, 30))
+    config = resolve_text(ResolvedConfig(), np.full(9, 30))
 
     def shards(rows=LARGE, task: Task | None = None, **changed):
         return shares.choose_num_shards(
