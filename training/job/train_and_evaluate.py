@@ -130,9 +130,10 @@ def _tokenize(context: RunContext, data: Data, starting_model: StartingModel | N
     else:
         vocabulary = config.checkpoint.vocabulary if config.checkpoint else None
         read = [data.train] if data.texts is None else [data.train, data.texts]
-        if data.holds_out_validation and has_few_texts(config, len(data.train.rows)):
-            # In the end the linear path is fitted on them too. If the rare words of these texts alone were in pieces,
-            # the pieces would be signs of their labels.
+        whole_words = has_few_texts(config, len(data.train.rows)) and config.text.min_frequency == 1
+        if whole_words and data.holds_out_validation:
+            # The final linear path is fitted on them too. If only these texts had rare words in pieces, the pieces would
+            # be signs of their labels.
             read.append(data.validation)
         preprocessor = make_preprocessor(config.text, read, data.task, vocabulary, large, context.coordinator)
     # A teacher predicts all training rows before the training.
