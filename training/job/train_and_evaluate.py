@@ -132,8 +132,8 @@ def _tokenize(context: RunContext, data: Data, starting_model: StartingModel | N
         read = [data.train] if data.texts is None else [data.train, data.texts]
         whole_words = has_few_texts(config, len(data.train.rows)) and config.text.min_frequency == 1
         if whole_words and data.holds_out_validation:
-            # The final linear path is fitted on them too. If only these texts had rare words in pieces, the pieces would
-            # be signs of their labels.
+            # The final linear path is fitted on them too. If only these texts had rare words in pieces, pieces would be
+            # signs of their labels.
             read.append(data.validation)
         preprocessor = make_preprocessor(config.text, read, data.task, vocabulary, large, context.coordinator)
     # A teacher predicts all training rows before the training.

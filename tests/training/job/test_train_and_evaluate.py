@@ -1,3 +1,4 @@
+import itertools
 import json
 import shlex
 
@@ -174,3 +175,23 @@ def test_failed_report_does_not_fail_the_run(tmp_path, capsys):
     report_fit(RunContext(FitConfig(), tmp_path, tmp_path), None, None, {}, "")  # pyright: ignore
     assert "no report was written, AttributeError" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("frequency", [None, 2])
+def test_few_texts_have_each_word_in_the_vocabulary_and_in_the_linear_path(tmp_path, frequency):
+    places = "here", "there"
+    words = ["".join(letters) for letters in itertools.product("bdfg", "aeiou", "klm")]
+    rows = [(f"{word} {place}", place) for word, place in itertools.product(words[:10], places)]
+    once = [(f"x{word}", place) for word, place in zip(words, itertools.cycle(places), strict=False)]
+    train = write_csv(tmp_path / "train.csv", [*rows, *once])
+    flags = ["--encoder.size=none", "--no-baseline", "--no-report", "--out", tmp_path / "run"]
+    more = [] if frequency is None else [f"--text.min-frequency={frequency}"]
+    fitted = call(main, "--data.train", train, *flags, *more)
+    assert fitted.status == 0, fitted.err
+    bundle = Bundle.load(tmp_path / "run")
+    known = [f"x{word}" in bundle.preprocessor.vocabulary.tokens for word in words]
+    assert all(known) if frequency is None else not any(known)
+    if frequency is None:
+        # Also the words of validation rows.
+        found = bundle.predict([text for text, _ in once])
+        assert [each["label"] for each in found] == [place for _, place in once]
