@@ -23,12 +23,15 @@ from kmha.text.vocabulary import (
     Vocabulary,
 )
 
+# Of a token of a trained vocabulary.
+MIN_FREQUENCY = 2
+
 
 def train_vocabulary(
     texts: Iterable[str],
     tokenization: Tokenization = "wordpiece",
     size: int = 16_000,
-    min_frequency: int = 2,
+    min_frequency: int = MIN_FREQUENCY,
     lower_case: bool = True,
 ) -> Vocabulary:
     """Trains a vocabulary with the rules of the in-graph tokenizer of the same name.

@@ -43,8 +43,6 @@ MAIN_FLAGS = (
 )
 # Maximum sequence length by default, and that of long documents.
 MAX_LENGTH, LONG_MAX_LENGTH = 256, 512
-# Of a token of a learned vocabulary.
-MIN_FREQUENCY = 2
 
 
 @dataclass(frozen=True)

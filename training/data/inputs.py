@@ -19,8 +19,8 @@ from kmha.features import TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
-from kmha.text.vocabulary_training import prune_vocabulary, train_vocabulary
-from training.config.config import MIN_FREQUENCY, TextSection
+from kmha.text.vocabulary_training import MIN_FREQUENCY, prune_vocabulary, train_vocabulary
+from training.config.config import TextSection
 from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.pair_batches import PairSource
 from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences

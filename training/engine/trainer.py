@@ -211,9 +211,9 @@ def _join_paths(
         # Calibration and thresholds depend on logits of models that were not trained on a row.
         evaluator = evaluator.with_outputs(validation, outputs)
         if config.task == "classify" and refitted.ngrams is not linear.ngrams:
-            model = evaluator.model.with_linear_path(len(refitted.ngrams.keys), refitted.ngrams.slots)
-            evaluator = dataclasses.replace(evaluator, model=model)
-        refitted.assign(evaluator.model.linear, factors[0])
+            evaluator = dataclasses.replace(evaluator, model=refitted.copy_into(evaluator.model, factors[0]))
+        else:
+            refitted.assign(evaluator.model.linear, factors[0])
     evaluator.linear_paths = linear, refitted or linear
     if alone:
         return evaluator

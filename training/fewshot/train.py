@@ -312,8 +312,7 @@ def add_linear_path(
     )
     if not linear:
         return model, logits
-    model = model.with_linear_path(len(path.ngrams.keys), path.ngrams.slots)
-    path.assign(model.linear)
+    model = path.copy_into(model)
     model.scale_paths(linear, encoder)
     return model, linear * path.validation_logits + encoder * logits
 

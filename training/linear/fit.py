@@ -16,6 +16,7 @@ from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 
 from kmha.layers.linear_ngrams import LinearNgrams
+from kmha.models.classifier import TextClassifier
 from training.config.defaults import FEW_TEXTS
 from training.data.inputs import Source
 from training.fewshot.linear_head import row_losses
@@ -219,6 +220,13 @@ class LinearPath:
         """Sets the weights of a layer, with the logits multiplied by a factor."""
         ngrams = self.ngrams
         layer.assign(ngrams.keys, ngrams.idf, self.kernel * factor, self.bias * factor, ngrams.displacements)
+
+    def copy_into(self, model: TextClassifier, factor: float = 1.0) -> TextClassifier:
+        """A copy of a model with this path in place of its own, with the logits multiplied by a factor."""
+        copy = model.with_linear_path(len(self.ngrams.keys), self.ngrams.slots)
+        assert copy.linear is not None
+        self.assign(copy.linear, factor)
+        return copy
 
     def refit(self, parts: Sequence[Source], seed: int) -> "LinearPath":
         """The path with the same penalty and scale, fitted on the rows of several sources, first the training rows.
