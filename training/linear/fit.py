@@ -45,8 +45,9 @@ TOLERANCE = 0.1
 DEFAULT_SCALE = 1.65
 # Of a feature that says nothing about a label, before the lengths are restored.
 SMALLEST_SCALE = 1e-3
-# The most important n-grams are chosen from so many times as many frequent ones.
-CANDIDATES = 4
+# The most important n-grams are chosen from so many frequent ones. With hundreds of labels few n-grams are known, and
+# the words of a label are not among the most frequent.
+CANDIDATES = 400_000
 # Of the logits that are added to those of the base, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 # Training rows of a label with half of the encoder's factor.
@@ -120,30 +121,53 @@ class Problem:
             problem = Problem(self.features[others], self.targets[others], self.weights[others], self.outputs)
             yield Split(problem, rows, self.features[rows])
 
-    def fit(self, penalty: float, seed: int, is_scaled: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1.
+    def machines(
+        self, penalty: float, seed: int, is_scaled: bool = True
+    ) -> Iterator[tuple[int, np.ndarray, float]]:
+        """Each label with the weights, float64 [F], and the bias of its margins.
+
+        A label without rows has the margin -1, one of all rows 1.
 
         `is_scaled`: whether features are multiplied by `scales` for the fit.
         """
-        kernel, bias = np.zeros((self.features.shape[1], self.outputs)), np.full(self.outputs, -1.0)
-        if not self.features.shape[1]:
-            return kernel, bias
-        scaled, memberships = self.features.copy(), self.memberships
+        size, memberships, scaled = self.features.shape[1], self.memberships, self.features.copy()
         # Two labels, one for each row, have opposite margins.
         known = np.flatnonzero(memberships.any(axis=0))
-        opposite = self.targets.ndim == 1 and len(known) == 2
-        for label in known[1:] if opposite else known:
+        opposite = size > 0 and self.targets.ndim == 1 and len(known) == 2
+        for label in range(self.outputs):
             members = memberships[:, label]
-            if members.all():
-                bias[label] = 1.0
+            if opposite and label == known[0]:
                 continue
-            scales = self.scales[:, label] if is_scaled else np.ones(len(kernel))
+            if not size or members.all() or not members.any():
+                yield label, np.zeros(size), 1.0 if size and members.all() else -1.0
+                continue
+            scales = self.scales[:, label] if is_scaled else np.ones(size)
             scaled.data = self.features.data * scales[self.features.indices]
-            weights, bias[label] = _machine(scaled, members, penalty, seed, self.weights)
-            kernel[:, label] = weights * scales
-        if opposite:
-            kernel[:, known[0]], bias[known[0]] = -kernel[:, known[1]], -bias[known[1]]
+            weights, bias = _machine(scaled, members, penalty, seed, self.weights)
+            yield label, weights * scales, bias
+            if opposite:
+                yield int(known[0]), -weights * scales, -bias
+
+    def fit(self, penalty: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Kernel float64 [F, C] and bias [C] of the margins; see `machines`."""
+        kernel, bias = np.zeros((self.features.shape[1], self.outputs)), np.zeros(self.outputs)
+        for label, weights, intercept in self.machines(penalty, seed):
+            kernel[:, label], bias[label] = weights, intercept
         return kernel, bias
+
+    def margins(
+        self, features: scipy.sparse.csr_matrix, penalty: float, seed: int, is_scaled: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Margins of other rows, float64 [R', C], and the importance of each feature of the problem, float64 [F].
+
+        It is the largest weight times the root mean square of the feature. One label after the other is fitted,
+        because a kernel of many features and labels is too large for memory.
+        """
+        margins, largest = np.zeros((features.shape[0], self.outputs)), np.zeros(features.shape[1])
+        for label, weights, bias in self.machines(penalty, seed, is_scaled):
+            margins[:, label] = features @ weights + bias
+            np.maximum(largest, np.abs(weights), out=largest)
+        return margins, largest * np.sqrt(self.features.power(2).sum(axis=0).A1)
 
 
 class Split(NamedTuple):
@@ -243,11 +267,11 @@ class LinearPath:
         """The path with the most important n-grams of other texts, for a new fit."""
         orders = tuple(order for order, size in enumerate(self.ngrams.slots, 1) if size)
         frequent = known_ngrams(
-            rows.flat, rows.lengths, orders, self.ngrams.slots[0], CANDIDATES * self.most, min_texts=1
+            rows.flat, rows.lengths, orders, self.ngrams.slots[0], CANDIDATES, min_texts=1
         )
         problem = Problem.of(frequent, rows, len(self.bias))
-        kernel, _ = problem.fit(1.0, seed, is_scaled=False)
-        return dataclasses.replace(self, ngrams=most_important(frequent, problem.features, kernel, self.most))
+        _, importance = problem.margins(problem.features[:0], 1.0, seed, is_scaled=False)
+        return dataclasses.replace(self, ngrams=in_small_tables(frequent, importance, self.most))
 
 
 def fit_linear_path(
@@ -287,14 +311,22 @@ def fit_linear_path(
         return Attempt(ngrams, problem, ngrams.features(checked.flat, checked.lengths))
 
     def candidates(orders: tuple[int, ...]) -> Attempt:
-        return attempt(
-            known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most, min_texts)
-        )
+        return attempt(known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES, min_texts))
 
-    def fitted(tried: Attempt, penalty: float, is_scaled: bool = True) -> tuple[float, LinearPath]:
-        kernel, bias = tried.problem.fit(penalty, seed, is_scaled)
+    def ranked(tried: Attempt) -> tuple[float, np.ndarray]:
+        """The loss, and the importance of each n-gram."""
+        # Without scales: the most important n-grams are then spread more evenly over many labels.
         if isinstance(tried.held_out, list):
-            margins = out_of_fold_margins(tried.held_out, penalty, seed, is_scaled)
+            margins = out_of_fold_margins(tried.held_out, 1.0, seed, is_scaled=False)
+            _, importance = tried.problem.margins(tried.problem.features[:0], 1.0, seed, is_scaled=False)
+        else:
+            margins, importance = tried.problem.margins(tried.held_out, 1.0, seed, is_scaled=False)
+        return fit_scale(margins, checked.targets)[1], importance
+
+    def fitted(tried: Attempt, penalty: float) -> tuple[float, LinearPath]:
+        kernel, bias = tried.problem.fit(penalty, seed)
+        if isinstance(tried.held_out, list):
+            margins = out_of_fold_margins(tried.held_out, penalty, seed)
         else:
             margins = tried.held_out @ kernel + bias
         (scale, shift), loss = fit_scale(margins, checked.targets)
@@ -317,11 +349,10 @@ def fit_linear_path(
     with ThreadPoolExecutor(intra_op_cores()) as pool:
         inputs = list(pool.map(candidates, ORDERS[1:2] if few else ORDERS))
     # One after the other: liblinear has one random generator for all threads.
-    # Without scales: the most important n-grams are then spread more evenly over many labels.
-    found = [fitted(each, 1.0, is_scaled=False) for each in inputs]
-    best = int(np.argmin([loss for loss, _ in found]))
-    chosen = most_important(inputs[best].ngrams, inputs[best].problem.features, found[best][1].kernel, most)
-    del inputs
+    ranks = [ranked(each) for each in inputs]
+    best = int(np.argmin([loss for loss, _ in ranks]))
+    chosen = in_small_tables(inputs[best].ngrams, ranks[best][1], most)
+    del inputs, ranks
     known = attempt(chosen)
     if not len(known.ngrams.keys):
         return None
@@ -330,14 +361,6 @@ def fit_linear_path(
     if best_penalty in NEXT_PENALTIES:
         found.append(fitted(known, NEXT_PENALTIES[best_penalty]))
     return min(found, key=lambda each: each[0])[1]
-
-
-def most_important(
-    ngrams: Ngrams, features: scipy.sparse.csr_matrix, kernel: np.ndarray, most: int
-) -> Ngrams:
-    """The n-grams with the largest weights, [F, C], times the root mean square of the feature, [R, F]."""
-    importance = np.abs(kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
-    return in_small_tables(ngrams, importance, most)
 
 
 def sample_rows(source: Source, seed: int) -> np.ndarray:
@@ -379,9 +402,8 @@ def out_of_fold_margins(
     """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.fit`."""
     rows, found = [], []
     for split in splits:
-        kernel, bias = split.others.fit(penalty, seed, is_scaled)
         rows.append(split.rows)
-        found.append(split.features @ kernel + bias)
+        found.append(split.others.margins(split.features, penalty, seed, is_scaled)[0])
     return np.concatenate(found)[np.argsort(np.concatenate(rows))]
 
 

@@ -40,9 +40,19 @@ def _source(rows: int, seed: int, several: bool = False) -> Any:
     tokens[own] = (4 + 5 * np.repeat(labels[:, None], 8, 1) + random.integers(0, 5, (rows, 8)))[own]
     labels = np.where(random.random(rows) < 0.1, random.integers(0, LABELS, rows), labels)
     targets = (np.arange(LABELS) == labels[:, None]).astype(np.int32) if several else labels.astype(np.int32)
-    store = SimpleNamespace(gather=lambda chosen: (tokens[chosen].ravel(), np.full(len(chosen), 8)))
+    return _of_tokens(tokens, targets)
+
+
+def _of_tokens(tokens: np.ndarray, targets: np.ndarray) -> Any:
+    """Rows of a source, from token ids int32 [R, L]."""
+    rows, length = tokens.shape
+    store = SimpleNamespace(gather=lambda chosen: (tokens[chosen].ravel(), np.full(len(chosen), length)))
     return SimpleNamespace(
-        tokens=store, rows=np.arange(rows), lengths=np.full(rows, 8), targets=targets, weights=np.ones(rows)
+        tokens=store,
+        rows=np.arange(rows),
+        lengths=np.full(rows, length),
+        targets=targets,
+        weights=np.ones(rows),
     )
 
 
@@ -134,12 +144,23 @@ def _rare_ngrams(rows: int, seed: int) -> Any:
     source, random = _source(rows, seed), np.random.default_rng(seed + 10)
     noise = (V + 1900 * random.random((rows, 30)) ** 2).astype(np.int32)
     own, _ = source.tokens.gather(np.arange(rows))
-    tokens = np.concatenate([own.reshape(rows, 8), noise], axis=1)
-    source.tokens = SimpleNamespace(
-        gather=lambda chosen: (tokens[chosen].ravel(), np.full(len(chosen), tokens.shape[1]))
-    )
-    source.lengths = np.full(rows, tokens.shape[1])
-    return source
+    return _of_tokens(np.concatenate([own.reshape(rows, 8), noise], axis=1), source.targets)
+
+
+def test_the_words_of_many_labels_are_known_although_most_ngrams_are_more_frequent(monkeypatch):
+    # Each label has one token of its own, among 40 that are in texts of all labels.
+    labels, random = 40, np.random.default_rng(0)
+
+    def texts(of_each: int) -> Any:
+        targets = np.repeat(np.arange(labels), of_each)
+        tokens = random.integers(labels, 5 * labels, (len(targets), 41)).astype(np.int32)
+        tokens[:, 20] = targets
+        return _of_tokens(tokens, targets)
+
+    train, validation, unseen = texts(4), texts(3), texts(3)
+    monkeypatch.setattr(fit_module, "most_ngrams", lambda *_: labels)
+    path = _fitted(train, validation, labels, 5 * labels, seed=0)
+    assert (path.logits(unseen).argmax(axis=1) == unseen.targets).mean() > 0.9
 
 
 def test_many_rows_and_long_rows_are_sampled(monkeypatch):
