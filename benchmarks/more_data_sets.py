@@ -1,4 +1,4 @@
-"""python -m benchmarks.more_data_sets --out DATA [--lists DIR] [--fortunes DIR] [--sentiment DIR]
+"""python -m benchmarks.more_data_sets --out DATA [--lists DIR] [--fortunes DIR] [--sentiment DIR] …
 
 Makes data sets for `benchmarks.data_sets scores --folder DATA --names …` from texts that can be installed:
 
@@ -9,8 +9,12 @@ Makes data sets for `benchmarks.data_sets scores --folder DATA --names …` from
   the file that a text is from (`fortunes`, `fort_de`, `fort_es`).
 - `--sentiment`, the unpacked hutto_ICWSM_2014.tar.gz in the source of the Python package vaderSentiment 3.3.2: whether
   people rated a text as positive, negative or neither (`v_movie`, `v_amazon`, `v_nyt`, `v_tweets`).
+- `--wordnet`, the folder usr/share/wordnet of the package wordnet-base: the file that the gloss of a synset is from
+  (`gloss`; `gloss_small`, of few synsets), and the hypernym of a noun (`hyper77`, `hyper150`, `hyper400`).
+- `--bible`, a folder with verses.txt, the output of `bible -f gen1:1-rev22:21` of the package bible-kjv: the book of a
+  verse (`bible`), and the chapter of four verses (`chapters`, 450 labels).
 
-Three rows of ten are test rows. Labels with fewer than 12 rows are left out, and so are copies of a text.
+Three rows of ten are test rows. Labels with fewer than 12 rows (`chapters`: 3) and copies of a text are left out.
 """
 
 import argparse
@@ -28,6 +32,9 @@ Rows = list[tuple[str, str]]  # text and label
 TEST_SHARE = 0.3
 FEWEST_ROWS, FEWEST_IN_FILE, MOST_IN_FILE, FEWEST_TAGGED = 12, 60, 1000, 30
 MOST_SHORT, MOST_LONG, MOST_TAGGED_CHARACTERS = 14_000, 7_000, 400
+MOST_GLOSSES, MOST_SMALL, MOST_VERSES = 20_000, 3_000, 20_000
+HYPERNYMS, MOST_OF_HYPERNYM = (77, 150, 400), 60
+CHAPTERS, VERSES_OF_CHAPTER, FEWEST_OF_CHAPTER = 450, 4, 3
 # Ratings go from -4 to 4.
 LEAST_RATING = 0.5
 SENTIMENT = {
@@ -38,12 +45,19 @@ SENTIMENT = {
 }
 
 
-def write(folder: Path, name: str, rows: Rows, column: str = "label", most: int | None = None) -> None:
-    """Writes train.csv and test.csv."""
+def write(
+    folder: Path,
+    name: str,
+    rows: Rows,
+    column: str = "label",
+    most: int | None = None,
+    fewest: int = FEWEST_ROWS,
+) -> None:
+    """Writes train.csv and test.csv, with at most so many rows, and labels with at least `fewest` of them."""
     unique = list({text.lower(): (text, label) for text, label in rows if text}.values())
     order = np.random.default_rng(0).permutation(len(unique))[:most]
     counts = collections.Counter(unique[row][1] for row in order)
-    kept = [unique[row] for row in order if column == "labels" or counts[unique[row][1]] >= FEWEST_ROWS]
+    kept = [unique[row] for row in order if column == "labels" or counts[unique[row][1]] >= fewest]
     test = int(TEST_SHARE * len(kept))
     (folder / name).mkdir(parents=True, exist_ok=True)
     for part, written in (("test", kept[:test]), ("train", kept[test:])):
@@ -134,19 +148,76 @@ def sentiment(folder: Path, source: Path) -> None:
         write(folder, name, [row for row in rows if name != "v_movie" or row[1] != "neutral"])
 
 
+def wordnet(folder: Path, source: Path) -> None:
+    """The lexicographer file and the hypernym of a synset, by its gloss without examples."""
+    files: Rows = []
+    hypernyms: Rows = []
+    for part in ("noun", "verb", "adj", "adv"):
+        for line in (source / f"data.{part}").read_text("utf-8").splitlines():
+            if line.startswith("  "):
+                continue
+            synset, gloss = line.split("|", 1)
+            gloss = re.split(r';\s*"', gloss.strip())[0].strip()
+            files.append((gloss, f"l{synset.split()[1]}"))
+            hypernym = re.search(r" @ (\d+) n ", synset) if part == "noun" else None
+            if hypernym:
+                hypernyms.append((gloss, f"h{hypernym[1]}"))
+    write(folder, "gloss", files, most=MOST_GLOSSES)
+    write(folder, "gloss_small", files, most=MOST_SMALL)
+    for labels in HYPERNYMS:
+        rows, counts = most_frequent(hypernyms, labels), collections.Counter[str]()
+        chosen: Rows = []
+        for row in np.random.default_rng(0).permutation(len(rows)):
+            counts[rows[row][1]] += 1
+            if counts[rows[row][1]] <= MOST_OF_HYPERNYM:
+                chosen.append(rows[row])
+        write(folder, f"hyper{labels}", chosen)
+
+
+def bible(folder: Path, source: Path) -> None:
+    """The book of a verse and the chapter of four verses."""
+    found = re.findall(
+        r"^(\d?[A-Za-z]+)(\d+):\d+ (.*)$", (source / "verses.txt").read_text("utf-8"), re.MULTILINE
+    )
+    write(folder, "bible", [(text, book) for book, _, text in found], most=MOST_VERSES)
+    verses = collections.defaultdict(list)
+    for book, chapter, text in found:
+        verses[f"{book}-{chapter}"].append(text)
+    rows = [
+        (" ".join(texts[first : first + VERSES_OF_CHAPTER]), chapter)
+        for chapter, texts in verses.items()
+        for first in range(0, len(texts) - VERSES_OF_CHAPTER + 1, VERSES_OF_CHAPTER)
+    ]
+    write(folder, "chapters", most_frequent(rows, CHAPTERS), fewest=FEWEST_OF_CHAPTER)
+
+
+def most_frequent(rows: Rows, labels: int) -> Rows:
+    """The rows of so many labels, those with the most rows."""
+    chosen = {label for label, _ in collections.Counter(label for _, label in rows).most_common(labels)}
+    return [row for row in rows if row[1] in chosen]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes the data sets whose source is given."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    makers = {"lists": packages, "fortunes": fortunes, "sentiment": sentiment}
+    makers = {
+        "lists": packages,
+        "fortunes": fortunes,
+        "sentiment": sentiment,
+        "wordnet": wordnet,
+        "bible": bible,
+    }
     for name in makers:
         parser.add_argument(f"--{name}", type=Path)
     options = parser.parse_args(argv)
     for name, make in makers.items():
         source = getattr(options, name)
         if source is not None:
+            if not source.is_dir():
+                parser.error(f"--{name}: expected a folder, got {source}")
             make(options.out, source)
     return 0
 

@@ -1,4 +1,5 @@
 import gzip
+from pathlib import Path
 
 import pytest
 
@@ -85,14 +86,49 @@ def test_made_data_sets_have_no_copies_and_no_rare_labels(tmp_path):
         texts = "\n%\n".join(f"text number {number} of\n{name}" for number in [*range(count), *range(5)])
         (tmp_path / name).write_text(texts, "utf-8")
     more_data_sets.fortunes(tmp_path / "made", tmp_path)
-    rows = [
-        line
-        for part in ("train", "test")
-        for line in (tmp_path / "made" / "fortunes" / f"{part}.csv").read_text("utf-8").splitlines()[1:]
-    ]
-    assert sorted(rows) == sorted(
+    assert sorted(_rows(tmp_path / "made" / "fortunes")) == sorted(
         f"text number {number} of {name},{name}"
         for name, count in (("a", 80), ("b", 100))
         for number in range(count)
     )
     assert (tmp_path / "made" / "fort_de" / "train.csv").read_text("utf-8") == "text,label\n"
+
+
+def _rows(path: Path) -> list[str]:
+    return [
+        line
+        for part in ("train", "test")
+        for line in (path / f"{part}.csv").read_text("utf-8").splitlines()[1:]
+    ]
+
+
+def test_glosses_have_their_file_and_hypernym_as_labels(tmp_path):
+    for part in ("noun", "verb", "adj", "adv"):
+        hypernym = "@ 00000001 n 0000 " if part == "noun" else ""
+        lines = [
+            f'0000 0{part[0]} {part[0]} 01 word 0 001 {hypernym}| {part} {i}; "an example"  '
+            for i in range(20)
+        ]
+        (tmp_path / f"data.{part}").write_text("\n".join(["  1 a license", *lines, ""]), "utf-8")
+    more_data_sets.main(["--out", str(tmp_path / "made"), "--wordnet", str(tmp_path)])
+    assert sorted(_rows(tmp_path / "made" / "hyper77")) == sorted(f"noun {i},h00000001" for i in range(20))
+    assert set(_rows(tmp_path / "made" / "gloss")) >= {"verb 3,l0v", "noun 3,l0n", "adj 3,l0a"}
+
+
+def test_verses_have_their_book_and_chapter_as_labels(tmp_path):
+    verses = [
+        f"{book}{1 + i // 12}:{1 + i % 12} {book} verse {i}" for book in ("Ge", "1Sa") for i in range(24)
+    ]
+    (tmp_path / "verses.txt").write_text("\n".join(verses), "utf-8")
+    more_data_sets.main(["--out", str(tmp_path / "made"), "--bible", str(tmp_path)])
+    assert sorted(_rows(tmp_path / "made" / "bible")) == sorted(
+        f"{book} verse {i},{book}" for book in ("Ge", "1Sa") for i in range(24)
+    )
+    chapters = _rows(tmp_path / "made" / "chapters")
+    assert "Ge verse 12 Ge verse 13 Ge verse 14 Ge verse 15,Ge-2" in chapters and len(chapters) == 12
+
+
+def test_a_missing_folder_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        more_data_sets.main(["--out", str(tmp_path / "made"), "--fortunes", str(tmp_path / "no")])
+    assert "--fortunes: expected a folder, got" in capsys.readouterr().err

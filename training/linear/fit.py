@@ -34,8 +34,9 @@ logger = logging.getLogger("kmha")
 
 # Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the most important of them.
 ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
-# The next C on either side is tried only if the last one on this side is the best of the others.
-PENALTIES, NEXT_PENALTIES = (1.0, 0.3, 3.0), {0.3: 0.1, 3.0: 10.0}
+# The next C on either side is tried only if the last one on this side is the best of the others, and is chosen only if
+# its loss is lower by more than so many standard errors.
+PENALTIES, NEXT_PENALTIES, CERTAIN_ERRORS = (1.0, 0.3, 3.0), {0.3: 0.1, 3.0: 10.0}, 2.0
 # Fewer validation rows choose nothing: n is 1 and 2, and C is 1. With fewer still, no gain of the encoder is trusted.
 FEWEST_TO_CHOOSE, FEWEST_TO_TRUST = 100, 10
 # Of the support vector machines; LIBLINEAR's own default. With scikit-learn's 1e-4 validation losses differ by 2e-4 at
@@ -357,10 +358,16 @@ def fit_linear_path(
     if not len(known.ngrams.keys):
         return None
     found = [fitted(known, each) for each in (PENALTIES[:1] if few else PENALTIES)]
-    best_penalty = PENALTIES[int(np.argmin([loss for loss, _ in found]))]
-    if best_penalty in NEXT_PENALTIES:
-        found.append(fitted(known, NEXT_PENALTIES[best_penalty]))
-    return min(found, key=lambda each: each[0])[1]
+    path = min(found, key=lambda each: each[0])[1]
+    if path.penalty in NEXT_PENALTIES:
+        _, following = fitted(known, NEXT_PENALTIES[path.penalty])
+        losses, next_losses = (
+            smoothed_losses(each.validation_logits, checked.targets) for each in (path, following)
+        )
+        gains = losses - next_losses
+        if gains.mean() > CERTAIN_ERRORS * gains.std() / np.sqrt(len(gains)):
+            return following
+    return path
 
 
 def sample_rows(source: Source, seed: int) -> np.ndarray:

@@ -11,8 +11,10 @@ from kmha.layers.linear_ngrams import LARGEST_TABLE, ngram_groups, ngram_keys, n
 
 # Rows of the weights, and weights in all: 8 MB in float32. Texts with several labels gain nothing by so many.
 MAX_ROWS, MAX_WEIGHTS, MAX_WEIGHTS_SEVERAL = 100_000, 2_000_000, 1_000_000
-# Of a model without an encoder, which has at most 1 MB in 8 bits.
+# Of a model without an encoder, which has at most 1 MB in 8 bits with up to 80 labels.
 MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
+# Hundreds of labels need so many rows, whatever their size.
+MIN_ROWS = 10_000
 # Primes for the sizes of hash tables. With the multiplier of `ngram_hashes`, 8191, pairs of ids spread well over them:
 # the shortest vector between two pairs of one hash has at least .98 of the root of the prime (spectral test, Knuth
 # 1997, section 3.3.4). For primes near powers of 2 it is less than a tenth of that, and most frequent pairs collide.
@@ -76,7 +78,7 @@ def most_ngrams(outputs: int, several: bool = False, alone: bool = False) -> int
     rows, weights = MAX_ROWS, MAX_WEIGHTS_SEVERAL if several else MAX_WEIGHTS
     if alone:
         rows, weights = MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE
-    return max(1, min(rows, weights // outputs))
+    return max(MIN_ROWS, min(rows, weights // outputs))
 
 
 def known_ngrams(

@@ -163,6 +163,12 @@ def test_the_words_of_many_labels_are_known_although_most_ngrams_are_more_freque
     assert (path.logits(unseen).argmax(axis=1) == unseen.targets).mean() > 0.9
 
 
+@pytest.mark.parametrize(("seed", "penalty"), [(0, 0.3), (3, 0.1)])
+def test_the_smallest_penalty_is_chosen_only_if_its_gain_is_certain(seed, penalty):
+    # The validation loss is lowest with 0.1 in both; only with seed 3 by more than two standard errors.
+    assert _fitted(_source(400, seed), _source(120, seed + 50), LABELS, V, seed=0).penalty == penalty
+
+
 def test_many_rows_and_long_rows_are_sampled(monkeypatch):
     source = _source(100, 0)
     assert len(sample_rows(source, 0)) == 100

@@ -5,7 +5,6 @@ import pytest
 
 from kmha.layers.linear_ngrams import LARGEST_TABLE, LinearNgrams, displaced_slots, ngram_keys
 from tests.layer_checks import to_numpy
-from training.linear import ngrams as ngrams_module
 from training.linear.ngrams import (
     PRIMES,
     displaced_size,
@@ -52,18 +51,16 @@ def test_ngrams_of_one_text_or_of_all_texts_are_unknown():
     np.testing.assert_allclose(ngrams.idf, np.log(4 / 3) + 1)
 
 
-@pytest.mark.parametrize(("outputs", "expected"), [(2, 30), (10, 10), (1000, 1)])
-def test_the_size_of_the_weights_is_limited(monkeypatch, outputs, expected):
-    monkeypatch.setattr(ngrams_module, "MAX_ROWS", 30)
-    monkeypatch.setattr(ngrams_module, "MAX_WEIGHTS", 100)
+@pytest.mark.parametrize(("outputs", "expected"), [(2, 100_000), (50, 40_000), (500, 10_000)])
+def test_the_size_of_the_weights_is_limited_but_not_below_what_hundreds_of_labels_need(outputs, expected):
     assert most_ngrams(outputs) == expected
 
 
 @pytest.mark.parametrize(
-    ("several", "alone", "expected"), [(False, False, 40_000), (True, False, 20_000), (True, True, 6_000)]
+    ("several", "alone", "expected"), [(False, False, 80_000), (True, False, 40_000), (True, True, 12_000)]
 )
 def test_several_labels_and_models_without_an_encoder_have_fewer_ngrams(several, alone, expected):
-    assert most_ngrams(50, several, alone) == expected
+    assert most_ngrams(25, several, alone) == expected
 
 
 def test_the_most_frequent_ngrams_are_candidates():
