@@ -66,7 +66,7 @@ def test_a_model_starts_from_the_checkpoint(checkpoint, tmp_path, task):
 
 
 def test_a_path_that_adds_nothing_is_left_out(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.linear.fit.trusted_share", lambda gains: 0.0)
+    monkeypatch.setattr("training.linear.weighing.trusted_share", lambda gains: 0.0)
     data, outcome = fitted(checkpoint, tmp_path, "classify")
     assert "linear path: " in outcome.err and "the model is its encoder" in outcome.err
     assert Bundle.load(tmp_path / "run").model.linear is None

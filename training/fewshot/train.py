@@ -24,7 +24,8 @@ from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, Out
 from training.fewshot.contrastive import ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.io.examples import TrainingSet
-from training.linear.fit import fit_linear_path, weigh
+from training.linear.fit import fit_linear_path
+from training.linear.weighing import weigh
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
 from training.tasks.protocol import Task

@@ -1,25 +1,22 @@
-"""Fits the linear path of a classifier, and weighs it and the encoder on validation rows."""
+"""Fits the linear path of a classifier: which n-grams it knows, C, and the scale of its logits."""
 
 import dataclasses
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
-from scipy.optimize import minimize, minimize_scalar
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.models.classifier import TextClassifier
 from training.config.defaults import FEW_TEXTS
 from training.data.inputs import Source
-from training.fewshot.linear_head import row_losses
 from training.linear.ngrams import (
     MIN_TEXTS,
     Ngrams,
@@ -27,7 +24,7 @@ from training.linear.ngrams import (
     known_ngrams,
     most_ngrams,
 )
-from training.metrics.thresholds import best_thresholds
+from training.linear.weighing import fit_scale, mean_and_error, smoothed_losses, weigh
 from training.runtime.cpu_sharding import intra_op_cores
 
 logger = logging.getLogger("kmha")
@@ -37,20 +34,16 @@ ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
 # The next C on either side is tried only if the last one on this side is the best of the others, and is chosen only if
 # its loss is lower by more than so many standard errors.
 PENALTIES, NEXT_PENALTIES, CERTAIN_ERRORS = (1.0, 0.3, 3.0), {0.3: 0.1, 3.0: 10.0}, 2.0
-# Fewer validation rows choose nothing: n is 1 and 2, and C is 1. With fewer still, no gain of the encoder is trusted.
-FEWEST_TO_CHOOSE, FEWEST_TO_TRUST = 100, 10
+# Fewer validation rows choose nothing: n is 1 and 2, and C is 1.
+FEWEST_TO_CHOOSE = 100
 # Of the support vector machines; LIBLINEAR's own default. With scikit-learn's 1e-4 validation losses differ by 2e-4 at
 # most, and a fit takes twice as long.
 TOLERANCE = 0.1
-# Of the logits to the margins of the support vector machines.
-DEFAULT_SCALE = 1.65
 # Of a feature that says nothing about a label, before the lengths are restored.
 SMALLEST_SCALE = 1e-3
 # The most important n-grams are chosen from so many frequent ones. With hundreds of labels few n-grams are known, and
 # the words of a label are not among the most frequent.
 CANDIDATES = 400_000
-# Of the logits that are added to those of the base, with several labels.
-RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 # Training rows of a label with half of the encoder's factor.
 TRUSTED_ROWS = 100
 FOLDS = 4
@@ -131,7 +124,8 @@ class Problem:
 
         `is_scaled`: whether features are multiplied by `scales` for the fit.
         """
-        size, memberships, scaled = self.features.shape[1], self.memberships, self.features.copy()
+        size, memberships = self.features.shape[1], self.memberships
+        scaled, scales = self.features.copy() if is_scaled else self.features, 1.0
         # Two labels, one for each row, have opposite margins.
         known = np.flatnonzero(memberships.any(axis=0))
         opposite = size > 0 and self.targets.ndim == 1 and len(known) == 2
@@ -142,8 +136,9 @@ class Problem:
             if not size or members.all() or not members.any():
                 yield label, np.zeros(size), 1.0 if size and members.all() else -1.0
                 continue
-            scales = self.scales[:, label] if is_scaled else np.ones(size)
-            scaled.data = self.features.data * scales[self.features.indices]
+            if is_scaled:
+                scales = self.scales[:, label]
+                scaled.data = self.features.data * scales[self.features.indices]
             weights, bias = _machine(scaled, members, penalty, seed, self.weights)
             yield label, weights * scales, bias
             if opposite:
@@ -169,6 +164,10 @@ class Problem:
             margins[:, label] = features @ weights + bias
             np.maximum(largest, np.abs(weights), out=largest)
         return margins, largest * np.sqrt(self.features.power(2).sum(axis=0).A1)
+
+    def importance(self, seed: int) -> np.ndarray:
+        """The importance of each feature, float64 [F], by a fit with C 1 without scales; see `margins`."""
+        return self.margins(self.features[:0], 1.0, seed, is_scaled=False)[1]
 
 
 class Split(NamedTuple):
@@ -271,8 +270,9 @@ class LinearPath:
             rows.flat, rows.lengths, orders, self.ngrams.slots[0], CANDIDATES, min_texts=1
         )
         problem = Problem.of(frequent, rows, len(self.bias))
-        _, importance = problem.margins(problem.features[:0], 1.0, seed, is_scaled=False)
-        return dataclasses.replace(self, ngrams=in_small_tables(frequent, importance, self.most))
+        return dataclasses.replace(
+            self, ngrams=in_small_tables(frequent, problem.importance(seed), self.most)
+        )
 
 
 def fit_linear_path(
@@ -319,7 +319,7 @@ def fit_linear_path(
         # Without scales: the most important n-grams are then spread more evenly over many labels.
         if isinstance(tried.held_out, list):
             margins = out_of_fold_margins(tried.held_out, 1.0, seed, is_scaled=False)
-            _, importance = tried.problem.margins(tried.problem.features[:0], 1.0, seed, is_scaled=False)
+            importance = tried.problem.importance(seed)
         else:
             margins, importance = tried.problem.margins(tried.held_out, 1.0, seed, is_scaled=False)
         return fit_scale(margins, checked.targets)[1], importance
@@ -364,8 +364,8 @@ def fit_linear_path(
         losses, next_losses = (
             smoothed_losses(each.validation_logits, checked.targets) for each in (path, following)
         )
-        gains = losses - next_losses
-        if gains.mean() > CERTAIN_ERRORS * gains.std() / np.sqrt(len(gains)):
+        gain, error = mean_and_error(losses - next_losses)
+        if gain > CERTAIN_ERRORS * error:
             return following
     return path
 
@@ -406,7 +406,7 @@ def out_of_fold_logits(
 def out_of_fold_margins(
     splits: Iterable[Split], penalty: float, seed: int, is_scaled: bool = True
 ) -> np.ndarray:
-    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.fit`."""
+    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.machines`."""
     rows, found = [], []
     for split in splits:
         rows.append(split.rows)
@@ -461,123 +461,6 @@ def _machine(
             features, targets, sample_weight=weights
         )
     return fitted.coef_[0], float(fitted.intercept_[0])
-
-
-def smoothed_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Cross-entropy of each row, float64 [R], with targets that are smoothed as if two more of them were random.
-
-    So no scale is infinite if all of a few rows are predicted correctly. With several labels the mean over the labels.
-
-    Source: Platt 1999, "Probabilistic Outputs for Support Vector Machines", section 2.2.
-    """
-    share = 2 / (targets.size + 2)
-    if targets.ndim == 2:
-        return row_losses(logits, (1 - share) * targets + share / 2)
-    of_target = logits[np.arange(len(targets)), targets]
-    return row_losses(logits, targets) + share * (of_target - logits.mean(axis=1))
-
-
-def smoothed_loss(logits: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of `smoothed_losses`."""
-    return float(smoothed_losses(logits, targets).mean())
-
-
-def log_prior(logarithm: float, rows: int) -> float:
-    """What to add to the mean loss of some rows: a standard normal prior of the logarithm of a factor of logits.
-
-    A dozen rows that are predicted wrongly would else make all logits 0, and each text would get the same label.
-    """
-    return logarithm**2 / (2 * rows)
-
-
-def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
-    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their loss.
-
-    See `log_prior`; the prior of the scale is around `DEFAULT_SCALE`.
-    """
-    several, default = targets.ndim == 2, float(np.log(DEFAULT_SCALE))
-
-    def loss(values: np.ndarray) -> float:
-        return smoothed_loss(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
-
-    found = minimize(
-        lambda values: loss(values) + log_prior(values[0] - default, len(targets)),
-        np.array([default, 0.0][: 1 + several]),
-        method="Nelder-Mead",
-        options={"maxiter": 100},
-    )
-    return (float(np.exp(found.x[0])), float(found.x[1]) if several else 0.0), loss(found.x)
-
-
-def trusted_share(gains: np.ndarray) -> float:
-    """How much of a gain on validation rows, float64 [R], to expect on other rows: 0 to 1.
-
-    1 - (e / g)^2 for a mean gain g above its standard error e, else 0, and 0 with a few rows, which may all be equal.
-
-    Source: the positive part of the estimator of James and Stein 1961, "Estimation with Quadratic Loss".
-    """
-    if len(gains) < FEWEST_TO_TRUST:
-        return 0.0
-    gain, error = gains.mean(), gains.std() / np.sqrt(len(gains))
-    return float(1.0 - (error / gain) ** 2) if gain > error else 0.0
-
-
-def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Factors between those of both paths and those of the base alone, float64 [F] each; see `trusted_share`.
-
-    Both the loss and the probability of the right label must gain: the loss alone also falls if probabilities become
-    more cautious, and no prediction becomes right by that.
-
-    `losses` gives the cross-entropy of each validation row for factors, float64 [R].
-    """
-    with_both, with_one = losses(both), losses(alone)
-    share = min(trusted_share(with_one - with_both), trusted_share(np.exp(-with_both) - np.exp(-with_one)))
-    return share * both + (1 - share) * alone
-
-
-def weigh(base: np.ndarray, added: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest loss, `shrunk`.
-
-    The size of the sum, as a share of that of the base, has a prior; see `log_prior`.
-
-    With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
-    thresholds for each label, and the loss decides on the scale.
-    """
-    if targets.ndim == 1:
-
-        def joined(values: np.ndarray) -> np.ndarray:
-            return values[0] * base + values[1] * added
-
-        def losses(values: np.ndarray) -> np.ndarray:
-            return smoothed_losses(joined(values), targets)
-
-        def size(logits: np.ndarray) -> float:
-            return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
-
-        base_size = size(base)
-
-        def objective(values: np.ndarray) -> float:
-            logits = joined(values)
-            prior = log_prior(float(np.log(size(logits) / base_size)), len(targets))
-            return smoothed_loss(logits, targets) + prior
-
-        both, alone = (
-            minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
-            for bounds in ([(0.0, 10.0)] * 2, [(0.0, 10.0), (0.0, 0.0)])
-        )
-        found = shrunk(both, alone, losses)
-        return float(found[0]), float(found[1])
-
-    def macro_f1(ratio: float) -> float:
-        logits = base + ratio * added
-        return f1_score(
-            targets, logits >= best_thresholds(targets, logits, default=0.0), average="macro", zero_division=0
-        )
-
-    ratio = max(RATIOS, key=macro_f1)
-    logits = base + ratio * added
-    scale = minimize_scalar(lambda value: smoothed_loss(value * logits, targets), bounds=(0.01, 10.0)).x
-    return float(scale), float(scale * ratio)
 
 
 class ResidualLoss:

@@ -15,8 +15,8 @@ from kmha.layers.linear_ngrams import packed_keys
 from kmha.layers.linear_pairs import LinearPairs, pair_keys
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
-from training.linear.fit import shrunk, smoothed_losses, weigh
 from training.linear.ngrams import MIN_TEXTS, table_size
+from training.linear.weighing import shrunk, smoothed_losses, weigh
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.

@@ -1,0 +1,77 @@
+"""The scale of logits and the factors of both paths: few rows, noise, and gains that are not certain."""
+
+import numpy as np
+import pytest
+
+from training.linear.weighing import fit_scale, shrunk, smoothed_loss, trusted_share, weigh
+
+LABELS = 3
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_correct_predictions_of_few_rows_have_no_infinite_scale(several):
+    ids = np.arange(12) % LABELS
+    margins, targets = (
+        2.0 * np.eye(LABELS)[ids] - 1.0,
+        np.eye(LABELS, dtype=np.int32)[ids] if several else ids,
+    )
+    (scale, _), loss = fit_scale(margins, targets)
+    assert 1.0 < scale < 5.0
+    assert loss > 0.1
+    factors = weigh(margins, np.zeros_like(margins), targets)
+    assert 1.0 < factors[0] < 5.0
+
+
+def test_wrong_predictions_of_few_rows_do_not_make_all_logits_zero():
+    # Each row is predicted a little wrongly: without a prior the best scale is 0, and each text gets the same label.
+    targets = np.arange(12) % LABELS
+    wrong = 0.2 * np.eye(LABELS)[(targets + 1) % LABELS]
+    (scale, _), _ = fit_scale(wrong, targets)
+    assert scale > 0.5
+    for other in (np.zeros_like(wrong), 0.01 * wrong):
+        factor, _ = weigh(wrong, other, targets)
+        assert factor > 0.5
+
+
+def test_the_better_part_has_the_larger_weight():
+    random = np.random.default_rng(0)
+    targets = random.integers(0, LABELS, 2_000)
+    good = 3.0 * np.eye(LABELS)[targets] + random.normal(size=(2_000, LABELS))
+    noise = random.normal(size=(2_000, LABELS))
+    first, second = weigh(good, noise, targets)
+    assert first > 0.5
+    assert second < 0.2
+    assert weigh(noise, good, targets) == pytest.approx((second, first), abs=0.01)
+
+
+def test_a_gain_within_its_error_has_no_share():
+    random = np.random.default_rng(0)
+    noise = random.normal(size=400)
+    noise = (noise - noise.mean()) / noise.std()  # the standard error of the mean is 0.05
+    assert trusted_share(noise + 0.05) == pytest.approx(0.0)
+    assert trusted_share(noise + 0.1) == pytest.approx(0.75)
+    assert trusted_share(noise - 0.2) == 0.0
+    assert trusted_share(np.zeros(400)) == 0.0
+
+
+def test_an_encoder_without_a_certain_gain_leaves_the_linear_path_as_it_is():
+    random = np.random.default_rng(0)
+    targets = random.integers(0, LABELS, 300)
+    good = 3.0 * np.eye(LABELS)[targets] + 2 * random.normal(size=(300, LABELS))
+    noise = random.normal(size=(300, LABELS))
+    factor, of_encoder = weigh(good, noise, targets)
+    assert of_encoder == 0.0
+    best = min(np.linspace(0.1, 3, 291), key=lambda value: smoothed_loss(value * good, targets))
+    assert factor == pytest.approx(best, abs=0.02)
+
+
+def test_the_probability_of_the_right_label_must_gain_too():
+    # One row in 25 has a large loss. Both paths reduce it, but predict all others with less confidence.
+    hopeless = np.arange(500) % 25 < 1
+    alone, both = np.array([1.0, 0.0]), np.array([0.5, 0.5])
+    cautious = {0.0: np.where(hopeless, 8.0, 0.1), 0.5: np.where(hopeless, 1.5, 0.2)}
+    assert trusted_share(cautious[0.0] - cautious[0.5]) > 0.8
+    np.testing.assert_array_equal(shrunk(both, alone, lambda factors: cautious[factors[1]]), alone)
+    better = {0.0: cautious[0.0], 0.5: np.where(hopeless, 1.5, 0.09)}
+    found = shrunk(both, alone, lambda factors: better[factors[1]])
+    assert 0.4 < found[1] < 0.5

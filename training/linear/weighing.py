@@ -1,0 +1,139 @@
+"""Scales the logits of a linear path and weighs it and the encoder on validation rows."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import minimize, minimize_scalar
+from sklearn.metrics import f1_score
+
+from training.fewshot.linear_head import row_losses
+from training.metrics.thresholds import best_thresholds
+
+# Of the logits to the margins of the support vector machines.
+DEFAULT_SCALE = 1.65
+# With fewer validation rows no gain of the encoder is trusted.
+FEWEST_TO_TRUST = 10
+# Of the logits that are added to those of the base, with several labels.
+RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+
+
+def smoothed_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Cross-entropy of each row, float64 [R], with targets that are smoothed as if two more of them were random.
+
+    So no scale is infinite if all of a few rows are predicted correctly. With several labels the mean over the labels.
+
+    Source: Platt 1999, "Probabilistic Outputs for Support Vector Machines", section 2.2.
+    """
+    share = 2 / (targets.size + 2)
+    if targets.ndim == 2:
+        return row_losses(logits, (1 - share) * targets + share / 2)
+    of_target = logits[np.arange(len(targets)), targets]
+    return row_losses(logits, targets) + share * (of_target - logits.mean(axis=1))
+
+
+def smoothed_loss(logits: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of `smoothed_losses`."""
+    return float(smoothed_losses(logits, targets).mean())
+
+
+def log_prior(logarithm: float, rows: int) -> float:
+    """What to add to the mean loss of some rows: a standard normal prior of the logarithm of a factor of logits.
+
+    A dozen rows that are predicted wrongly would else make all logits 0, and each text would get the same label.
+    """
+    return logarithm**2 / (2 * rows)
+
+
+def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
+    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their loss.
+
+    See `log_prior`; the prior of the scale is around `DEFAULT_SCALE`.
+    """
+    several, default = targets.ndim == 2, float(np.log(DEFAULT_SCALE))
+
+    def loss(values: np.ndarray) -> float:
+        return smoothed_loss(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
+
+    found = minimize(
+        lambda values: loss(values) + log_prior(values[0] - default, len(targets)),
+        np.array([default, 0.0][: 1 + several]),
+        method="Nelder-Mead",
+        options={"maxiter": 100},
+    )
+    return (float(np.exp(found.x[0])), float(found.x[1]) if several else 0.0), loss(found.x)
+
+
+def mean_and_error(gains: np.ndarray) -> tuple[float, float]:
+    """The mean of gains on validation rows, float64 [R], and its standard error."""
+    return float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
+
+
+def trusted_share(gains: np.ndarray) -> float:
+    """How much of a gain on validation rows, float64 [R], to expect on other rows: 0 to 1.
+
+    1 - (e / g)^2 for a mean gain g above its standard error e, else 0, and 0 with a few rows, which may all be equal.
+
+    Source: the positive part of the estimator of James and Stein 1961, "Estimation with Quadratic Loss".
+    """
+    if len(gains) < FEWEST_TO_TRUST:
+        return 0.0
+    gain, error = mean_and_error(gains)
+    return 1.0 - (error / gain) ** 2 if gain > error else 0.0
+
+
+def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Factors between those of both paths and those of the base alone, float64 [F] each; see `trusted_share`.
+
+    Both the loss and the probability of the right label must gain: the loss alone also falls if probabilities become
+    more cautious, and no prediction becomes right by that.
+
+    `losses` gives the cross-entropy of each validation row for factors, float64 [R].
+    """
+    with_both, with_one = losses(both), losses(alone)
+    share = min(trusted_share(with_one - with_both), trusted_share(np.exp(-with_both) - np.exp(-with_one)))
+    return share * both + (1 - share) * alone
+
+
+def weigh(base: np.ndarray, added: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest loss, `shrunk`.
+
+    The size of the sum, as a share of that of the base, has a prior; see `log_prior`.
+
+    With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
+    thresholds for each label, and the loss decides on the scale.
+    """
+    if targets.ndim == 1:
+
+        def joined(values: np.ndarray) -> np.ndarray:
+            return values[0] * base + values[1] * added
+
+        def losses(values: np.ndarray) -> np.ndarray:
+            return smoothed_losses(joined(values), targets)
+
+        def size(logits: np.ndarray) -> float:
+            return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
+
+        base_size = size(base)
+
+        def objective(values: np.ndarray) -> float:
+            logits = joined(values)
+            prior = log_prior(float(np.log(size(logits) / base_size)), len(targets))
+            return smoothed_loss(logits, targets) + prior
+
+        both, alone = (
+            minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
+            for bounds in ([(0.0, 10.0)] * 2, [(0.0, 10.0), (0.0, 0.0)])
+        )
+        found = shrunk(both, alone, losses)
+        return float(found[0]), float(found[1])
+
+    def macro_f1(ratio: float) -> float:
+        logits = base + ratio * added
+        return f1_score(
+            targets, logits >= best_thresholds(targets, logits, default=0.0), average="macro", zero_division=0
+        )
+
+    ratio = max(RATIOS, key=macro_f1)
+    logits = base + ratio * added
+    scale = minimize_scalar(lambda value: smoothed_loss(value * logits, targets), bounds=(0.01, 10.0)).x
+    return float(scale), float(scale * ratio)
