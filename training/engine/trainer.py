@@ -35,6 +35,7 @@ from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.engine.consistency import check_same_weights
 from training.engine.loop import EpochLog, Loop, ProgressBar, TrainingProgress, epoch_plans
 from training.engine.optimizer import AdamW, WeightAverage, freeze, learning_rate_schedules, warmup_then_decay
+from training.engine.token_vectors import cooccurrence_vectors
 from training.engine.train_step import StrategyName, TrainingStep, check_enough_rows, make_strategy
 from training.evaluation.evaluator import Evaluator
 from training.linear.fit import MAX_LABELS, ResidualLoss, out_of_fold_logits
@@ -110,7 +111,10 @@ def train(
                     "validation scores are too high: the run's linear path was also fitted on these rows"
                 )
         else:
-            model = build_initial_model(config, task, source, inputs.preprocessor, data.labels, linear)
+            vectors = _initial_vectors(context, config, source, inputs.preprocessor)
+            model = build_initial_model(
+                config, task, source, inputs.preprocessor, data.labels, linear, vectors
+            )
         # On a GPU TensorFlow's own out-of-memory error has the details.
         if not tf.config.list_logical_devices("GPU"):
             check_memory(encoder_configs(model), count_trainable_weights(model), plans, available_bytes())
@@ -320,6 +324,33 @@ def _make_callbacks(
     return callbacks
 
 
+def _initial_vectors(
+    context: RunContext, config: ResolvedConfig, source: Source, preprocessor: Any
+) -> list[np.ndarray]:
+    """Token vectors of each granularity from the training texts, the same on all workers.
+
+    Empty for the masked LM, without an encoder, and if the embeddings come from a checkpoint or a file.
+    """
+    encoder = config.encoder
+    is_given = config.checkpoint is not None or encoder.vectors is not None or encoder.size == NO_ENCODER
+    if is_given or config.task == "masked-lm":
+        return []
+    started, folder = time.monotonic(), context.scratch / "token-vectors"
+    folder.mkdir(exist_ok=True)
+    files = []
+    for index, part in enumerate(parts_of(preprocessor).values()):
+        files.append(folder / f"{index}.npy")
+        if context.coordinator.is_chief:
+            width = encoder_config(config, len(part.vocabulary), part.unknown_id).hidden_dim
+            texts, tokens = source.different_ids(index), int(source.text_lengths.sum())
+            vectors = cooccurrence_vectors(texts, len(part.vocabulary), width, tokens, config.train.seed)
+            np.save(files[-1], vectors)
+    # Rounding differs between machines, and all workers start from the same weights.
+    context.coordinator.copy_from_chief(folder)
+    logger.info(f"token vectors from co-occurrence: {time.monotonic() - started:.1f} s")
+    return [np.load(file, allow_pickle=False) for file in files]
+
+
 def build_initial_model(
     config: ResolvedConfig,
     task: Task,
@@ -327,8 +358,12 @@ def build_initial_model(
     preprocessor: Any,
     labels: Sequence[str],
     linear: Any = None,
+    token_vectors: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Builds the model of a task and initializes it; raises InputError if the word vectors cannot be used."""
+    """Builds the model of a task and initializes it; raises InputError if the word vectors cannot be used.
+
+    `token_vectors`: initial embeddings of tokens, float32 [V, D] for each granularity; rows of zeros are not used.
+    """
     parts = parts_of(preprocessor)
     encoders = {
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))
@@ -354,6 +389,10 @@ def build_initial_model(
                 )
                 shown = ", ".join(f"{count:,} of {order} tokens" for order, count in counts)
                 logger.info(f"n-gram vocabulary{suffix}: {shown}")
+            if len(token_vectors):
+                rows = token_vectors[index]
+                known = {int(token): rows[token] for token in np.flatnonzero(rows.any(axis=1))}
+                assign_vectors(encoder.embedding.tokens.embeddings, known)
             if config.encoder.vectors is not None:
                 vectors = read_vectors(
                     config.encoder.vectors, part.vocabulary, encoders[name].hidden_dim, part.lower_case

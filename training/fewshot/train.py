@@ -303,7 +303,7 @@ def add_linear_path(
         The model, and cross-validated logits of both paths.
     """
     started, model, source, rows = time.monotonic(), trainer.model, trainer.source, trainer.predictable
-    path = fit_linear_path(source, trainer.folds, len(labels), len(preprocessor.vocabulary), seed)
+    path = fit_linear_path(source, trainer.folds, len(labels), preprocessor.vocabulary.tokens, seed)
     if path is None:
         return model, logits
     encoder, linear = weigh(logits[rows], path.validation_logits[rows], trainer.targets[rows])

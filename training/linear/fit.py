@@ -86,17 +86,20 @@ class Problem:
         targets: The label of each row, int [R]; with several labels 0 or 1, [R, C].
         weights: Of the rows, [R].
         outputs: Number of labels.
+        subwords: See `Ngrams`, float64 [F, G].
     """
 
     features: scipy.sparse.csr_matrix
     targets: np.ndarray
     weights: np.ndarray
     outputs: int
+    subwords: scipy.sparse.csr_matrix | None = None
 
     @classmethod
     def of(cls, ngrams: Ngrams, rows: Tokens, outputs: int) -> "Problem":
         """The problem of some rows."""
-        return cls(ngrams.features(rows.flat, rows.lengths), rows.targets, rows.weights, outputs)
+        features = ngrams.features(rows.flat, rows.lengths)
+        return cls(features, rows.targets, rows.weights, outputs, ngrams.subwords)
 
     @property
     def memberships(self) -> np.ndarray:
@@ -104,15 +107,33 @@ class Problem:
         return self.targets if self.targets.ndim == 2 else self.targets[:, None] == np.arange(self.outputs)
 
     @functools.cached_property
+    def fitted_features(self) -> scipy.sparse.csr_matrix:
+        """The features with those of the subwords, float64 [R, F + G].
+
+        A subword has the weighted sum of the features of its tokens. So its weight is a part of their weights, and the
+        fitted model needs no subwords.
+        """
+        if self.subwords is None:
+            return self.features
+        joined = scipy.sparse.hstack([self.features, self.features @ self.subwords], format="csr")
+        joined.sort_indices()
+        return joined
+
+    @functools.cached_property
     def scales(self) -> np.ndarray:
-        """See `feature_scales`, float64 [F, C]."""
-        return feature_scales(self.features, self.memberships, self.weights)
+        """See `feature_scales`, float64 [F + G, C]."""
+        return feature_scales(self.fitted_features, self.memberships, self.weights)
 
     def splits(self, folds: np.ndarray) -> Iterator["Split"]:
         """Each fold of the rows, int [R], and the problem of the others."""
         for fold in np.unique(folds):
             rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            problem = Problem(self.features[others], self.targets[others], self.weights[others], self.outputs)
+            problem = dataclasses.replace(
+                self,
+                features=self.features[others],
+                targets=self.targets[others],
+                weights=self.weights[others],
+            )
             yield Split(problem, rows, self.features[rows])
 
     def machines(
@@ -124,8 +145,8 @@ class Problem:
 
         `is_scaled`: whether features are multiplied by `scales` for the fit.
         """
-        size, memberships = self.features.shape[1], self.memberships
-        scaled, scales = self.features.copy() if is_scaled else self.features, 1.0
+        size, memberships, features = self.features.shape[1], self.memberships, self.fitted_features
+        scaled, scales = features.copy() if is_scaled else features, 1.0
         # Two labels, one for each row, have opposite margins.
         known = np.flatnonzero(memberships.any(axis=0))
         opposite = size > 0 and self.targets.ndim == 1 and len(known) == 2
@@ -138,11 +159,14 @@ class Problem:
                 continue
             if is_scaled:
                 scales = self.scales[:, label]
-                scaled.data = self.features.data * scales[self.features.indices]
+                scaled.data = features.data * scales[features.indices]
             weights, bias = _machine(scaled, members, penalty, seed, self.weights)
-            yield label, weights * scales, bias
+            weights = weights * scales
+            if self.subwords is not None:
+                weights = weights[:size] + self.subwords @ weights[size:]
+            yield label, weights, bias
             if opposite:
-                yield int(known[0]), -weights * scales, -bias
+                yield int(known[0]), -weights, -bias
 
     def fit(self, penalty: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Kernel float64 [F, C] and bias [C] of the margins; see `machines`."""
@@ -199,6 +223,7 @@ class LinearPath:
         description: The model in one line.
         validation_logits: Of the validation rows, or of each row by a fit on the other folds, float32 [R, C].
         most: Number of n-grams that it may know.
+        tokens: All tokens, by id.
         label_rows: With several labels the training rows of each, int [C].
         is_base: Whether it is the model to improve on, not a pretrained encoder.
     """
@@ -211,6 +236,7 @@ class LinearPath:
     description: str
     validation_logits: np.ndarray
     most: int
+    tokens: Sequence[str]
     label_rows: np.ndarray | None = None
     is_base: bool = True
 
@@ -270,16 +296,16 @@ class LinearPath:
             rows.flat, rows.lengths, orders, self.ngrams.slots[0], CANDIDATES, min_texts=1
         )
         problem = Problem.of(frequent, rows, len(self.bias))
-        return dataclasses.replace(
-            self, ngrams=in_small_tables(frequent, problem.importance(seed), self.most)
-        )
+        known = in_small_tables(frequent, problem.importance(seed), self.most)
+        ngrams = known.with_tokens(self.tokens, self.most).with_subwords(self.tokens)
+        return dataclasses.replace(self, ngrams=ngrams)
 
 
 def fit_linear_path(
     train: Source,
     validation: Source | np.ndarray,
     outputs: int,
-    vocabulary_size: int,
+    tokens: Sequence[str],
     seed: int,
     alone: bool = False,
 ) -> LinearPath | None:
@@ -289,7 +315,7 @@ def fit_linear_path(
         train: The training rows.
         validation: The validation rows; or the fold of each training row, int [R], for cross-validation.
         outputs: Number of labels.
-        vocabulary_size: Number of tokens.
+        tokens: All tokens, by id.
         seed: Random seed.
         alone: Whether the model has no encoder; then fewer n-grams are known.
 
@@ -303,7 +329,8 @@ def fit_linear_path(
     rows = Tokens.of(train, sample_rows(train, seed) if folds is None else None)
     checked = rows if isinstance(validation, np.ndarray) else Tokens.of(validation)
     most = most_ngrams(outputs, rows.targets.ndim == 2, alone)
-    min_texts = 1 if folds is None and len(rows.lengths) < FEW_TEXTS else MIN_TEXTS
+    has_few_texts = folds is None and len(rows.lengths) < FEW_TEXTS
+    min_texts = 1 if has_few_texts else MIN_TEXTS
 
     def attempt(ngrams: Ngrams) -> Attempt:
         problem = Problem.of(ngrams, rows, outputs)
@@ -312,7 +339,7 @@ def fit_linear_path(
         return Attempt(ngrams, problem, ngrams.features(checked.flat, checked.lengths))
 
     def candidates(orders: tuple[int, ...]) -> Attempt:
-        return attempt(known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES, min_texts))
+        return attempt(known_ngrams(rows.flat, rows.lengths, orders, len(tokens), CANDIDATES, min_texts))
 
     def ranked(tried: Attempt) -> tuple[float, np.ndarray]:
         """The loss, and the importance of each n-gram."""
@@ -343,6 +370,7 @@ def fit_linear_path(
             description,
             (margins * scale + shift).astype(np.float32),
             most,
+            tokens,
             rows.targets.sum(axis=0) if rows.targets.ndim == 2 else None,
         )
 
@@ -353,8 +381,11 @@ def fit_linear_path(
     ranks = [ranked(each) for each in inputs]
     best = int(np.argmin([loss for loss, _ in ranks]))
     chosen = in_small_tables(inputs[best].ngrams, ranks[best][1], most)
+    if has_few_texts and len(chosen.keys):
+        # Most words of new texts are other words.
+        chosen = chosen.with_tokens(tokens, most)
     del inputs, ranks
-    known = attempt(chosen)
+    known = attempt(chosen.with_subwords(tokens))
     if not len(known.ngrams.keys):
         return None
     found = [fitted(known, each) for each in (PENALTIES[:1] if few else PENALTIES)]

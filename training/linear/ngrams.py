@@ -1,6 +1,7 @@
 """Counts the n-grams of tokenized texts, as `kmha.layers.linear_ngrams` looks them up."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse
@@ -8,6 +9,8 @@ from keras import ops
 
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_ngrams import LARGEST_TABLE, ngram_groups, ngram_keys, num_groups
+from kmha.text.vocabulary import SPECIAL_TOKENS
+from training.linear.subwords import subword_features
 
 # Rows of the weights, and weights in all: 8 MB in float32. Texts with several labels gain nothing by so many.
 MAX_ROWS, MAX_WEIGHTS, MAX_WEIGHTS_SEVERAL = 100_000, 2_000_000, 1_000_000
@@ -39,12 +42,39 @@ class Ngrams:
         keys: Order, hash and fingerprint of each n-gram, int64 [F, 3].
         idf: Inverse document frequency of each, float64 [F].
         displacements: Of the table of each order above 1, int64; see `kmha.layers.linear_ngrams.displaced_slots`.
+        subwords: The character n-grams of the single tokens, sparse float64 [F, G], for the fit; None: not used.
     """
 
     slots: tuple[int, ...]
     keys: np.ndarray
     idf: np.ndarray
     displacements: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
+    subwords: scipy.sparse.csr_matrix | None = None
+
+    def with_subwords(self, tokens: Sequence[str]) -> "Ngrams":
+        """The same n-grams with the character n-grams of the known tokens; `tokens`: all tokens, by id."""
+        known = np.flatnonzero(self.keys[:, 0] == 1)
+        parts = subword_features([tokens[int(token)] for token in self.keys[known, 1]])
+        places = scipy.sparse.csr_matrix(
+            (np.ones(len(known)), (known, np.arange(len(known)))), (len(self.keys), len(known))
+        )
+        return dataclasses.replace(self, subwords=scipy.sparse.csr_matrix(places @ parts))
+
+    def with_tokens(self, tokens: Sequence[str], most: int) -> "Ngrams":
+        """The same n-grams with the other tokens, which get the weights of their character n-grams.
+
+        They are as rare as the rarest n-gram. `most`: number of n-grams to know at most.
+        """
+        if not self.slots[0]:
+            return self
+        is_known = np.isin(tokens, SPECIAL_TOKENS)
+        is_known[self.keys[self.keys[:, 0] == 1, 1]] = True
+        others = np.flatnonzero(~is_known)[: max(0, most - len(self.keys))]
+        keys = np.stack([np.ones_like(others), others, np.zeros_like(others)], axis=1)
+        idf = np.full(len(others), self.idf.max(initial=1.0))
+        return dataclasses.replace(
+            self, keys=np.concatenate([self.keys, keys]), idf=np.concatenate([self.idf, idf])
+        )
 
     def features(self, flat: np.ndarray, lengths: np.ndarray) -> scipy.sparse.csr_matrix:
         """The features of texts, sparse float64 [R, F], from their concatenated token ids."""

@@ -100,7 +100,7 @@ class ClassifyTask(ClassifySettings, Task):
         """A linear classifier on n-grams; None with too many labels, or without n-grams of several texts."""
         from training.linear.fit import fit_linear_path
 
-        return fit_linear_path(train, validation, len(labels), len(preprocessor.vocabulary), seed, alone)
+        return fit_linear_path(train, validation, len(labels), preprocessor.vocabulary.tokens, seed, alone)
 
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None

@@ -13,6 +13,7 @@ from training.fewshot.linear_head import row_losses
 from training.linear import fit as fit_module
 from training.linear.fit import (
     LinearPath,
+    Problem,
     ResidualLoss,
     Tokens,
     feature_scales,
@@ -21,6 +22,7 @@ from training.linear.fit import (
     out_of_fold_margins,
     sample_rows,
 )
+from training.linear.ngrams import known_ngrams
 from training.linear.weighing import fit_scale, weigh
 from training.tasks.classify import ClassifyTask
 
@@ -52,8 +54,13 @@ def _of_tokens(tokens: np.ndarray, targets: np.ndarray) -> Any:
     )
 
 
+def _tokens(number: int) -> list[str]:
+    """Different tokens without common character n-grams."""
+    return [chr(0x4E00 + token) for token in range(number)]
+
+
 def _fitted(train: Any, validation: Any, labels: int, vocabulary_size: int, seed: int) -> LinearPath:
-    path = fit_linear_path(train, validation, labels, vocabulary_size, seed)
+    path = fit_linear_path(train, validation, labels, _tokens(vocabulary_size), seed)
     assert path is not None
     return path
 
@@ -292,11 +299,11 @@ def test_logits_of_validation_rows_are_kept():
 def test_too_many_labels_and_texts_without_common_ngrams_have_no_path(caplog):
     caplog.set_level("INFO", "kmha")
     train, validation = _source(200, 0), _source(50, 1)
-    assert fit_linear_path(train, validation, fit_module.MAX_LABELS + 1, V, seed=0) is None
+    assert fit_linear_path(train, validation, fit_module.MAX_LABELS + 1, _tokens(V), seed=0) is None
     assert "no linear path: 1,001 labels are more than 1,000" in caplog.text
     train = _source(FEW_TEXTS, 0)
     train.tokens = SimpleNamespace(gather=lambda rows: (np.arange(8 * len(rows)), np.full(len(rows), 8)))
-    assert fit_linear_path(train, validation, LABELS, 8 * FEW_TEXTS, seed=0) is None
+    assert fit_linear_path(train, validation, LABELS, _tokens(8 * FEW_TEXTS), seed=0) is None
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -337,3 +344,59 @@ def test_the_encoder_counts_less_for_rare_labels():
     assert factor > 0 and factors.shape == (LABELS,) and factors[2] < 0.4 * factors[0]
     one_label = _fitted(_source(200, 0), _source(50, 1), LABELS, V, seed=0)
     assert one_label.label_rows is None
+
+
+def test_words_of_the_same_stem_share_weights():
+    # Each second token of a label is frequent; the others occur twice, and half of their rows have other labels.
+    random = np.random.default_rng(0)
+    stems = ["garden", "window", "market"]
+    tokens = [*(f"[unused{number}]" for number in range(4)), *stems, *(f"{stem}s" for stem in stems)]
+    labels = np.arange(300) % LABELS
+    frequent = np.stack([4 + labels, *np.zeros((3, 300), int)], axis=1)
+    frequent[:, 1:] = random.integers(1, 4, (300, 3))
+    rare = np.array([[7 + label, 1, 2, 3] for label in range(LABELS) for _ in range(2)])
+    ids = np.concatenate([frequent, rare]).astype(np.int32)
+    targets = np.concatenate([labels, np.repeat((np.arange(LABELS) + 1) % LABELS, 2)]).astype(np.int32)
+    targets[300::2] = np.arange(LABELS)
+    validation = _of_tokens(ids[:150], targets[:150])
+    test = _of_tokens(
+        np.array([[7 + label, 1, 2, 3] for label in range(LABELS)], np.int32), np.arange(LABELS)
+    )
+
+    def gain(names: list[str]) -> float:
+        path = fit_linear_path(_of_tokens(ids, targets), validation, LABELS, names, 0)
+        assert path is not None
+        logits = path.logits(test)
+        return float(np.mean(np.diag(logits) - logits.mean(axis=1)))
+
+    assert gain(tokens) > gain(_tokens(len(tokens))) + 0.1
+
+
+@pytest.mark.parametrize("labels", [2, LABELS])
+def test_weights_of_subwords_are_part_of_the_weights_of_tokens(labels):
+    source = _source(200, 0)
+    rows = Tokens.of(source)
+    rows = dataclasses.replace(rows, targets=rows.targets % labels)
+    names = [f"word{number % 10}{number}" for number in range(V)]
+    ngrams = known_ngrams(rows.flat, rows.lengths, (1, 2), V, 1000)
+    problem = Problem.of(ngrams.with_subwords(names), rows, labels)
+    joined = problem.fitted_features
+    assert joined.shape[1] > problem.features.shape[1]
+    kernel, bias = problem.fit(1.0, 0)
+    # A machine on all features has the same margins.
+    whole = dataclasses.replace(problem, features=joined, subwords=None)
+    expected = np.zeros((len(rows.lengths), labels))
+    for label, weights, intercept in whole.machines(1.0, 0):
+        expected[:, label] = joined @ weights + intercept
+    np.testing.assert_allclose(problem.features @ kernel + bias, expected, atol=1e-9)
+
+
+def test_scaled_features_keep_their_columns():
+    # Scales are multiplied in the order of the stored values, which must be that of the columns.
+    rows = Tokens.of(_source(100, 0))
+    ngrams = known_ngrams(rows.flat, rows.lengths, (1, 2), V, 1000).with_subwords(
+        [f"word{n}" for n in range(V)]
+    )
+    first, second = Problem.of(ngrams, rows, LABELS), Problem.of(ngrams, rows, LABELS)
+    second.fitted_features.sum_duplicates()
+    np.testing.assert_array_equal(first.fit(1.0, 0)[0], second.fit(1.0, 0)[0])
