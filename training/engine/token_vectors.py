@@ -43,9 +43,8 @@ def cooccurrence_vectors(
     left, values, _ = randomized_svd(information, rank, n_iter=POWER_ITERATIONS, random_state=seed)
     rotation = np.linalg.qr(rng.normal(size=(width, width)))[0]
     vectors = (left * np.sqrt(values)) @ rotation[:rank]
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    # Singular vectors of a token without neighbors are zeros but for rounding.
-    return np.where(lengths > 1e-6, vectors / np.maximum(lengths, 1e-6), 0).astype(np.float32)
+    vectors[np.diff(information.indptr) == 0] = 0
+    return (vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)).astype(np.float32)
 
 
 def _cooccurrences(

@@ -297,7 +297,7 @@ class LinearPath:
         )
         problem = Problem.of(frequent, rows, len(self.bias))
         known = in_small_tables(frequent, problem.importance(seed), self.most)
-        ngrams = known.with_tokens(self.tokens, self.most).with_subwords(self.tokens)
+        ngrams = known.with_unseen(self.tokens, rows.flat, self.most).with_subwords(self.tokens)
         return dataclasses.replace(self, ngrams=ngrams)
 
 
@@ -383,7 +383,7 @@ def fit_linear_path(
     chosen = in_small_tables(inputs[best].ngrams, ranks[best][1], most)
     if has_few_texts and len(chosen.keys):
         # Most words of new texts are other words.
-        chosen = chosen.with_tokens(tokens, most)
+        chosen = chosen.with_unseen(tokens, rows.flat, most)
     del inputs, ranks
     known = attempt(chosen.with_subwords(tokens))
     if not len(known.ngrams.keys):

@@ -60,16 +60,21 @@ class Ngrams:
         )
         return dataclasses.replace(self, subwords=scipy.sparse.csr_matrix(places @ parts))
 
-    def with_tokens(self, tokens: Sequence[str], most: int) -> "Ngrams":
-        """The same n-grams with the other tokens, which get the weights of their character n-grams.
+    def with_unseen(self, tokens: Sequence[str], flat: np.ndarray, most: int) -> "Ngrams":
+        """The same n-grams with the tokens that no training text has, which get the weights of their subwords.
 
-        They are as rare as the rarest n-gram. `most`: number of n-grams to know at most.
+        They are as rare as the rarest n-gram.
+
+        Args:
+            tokens: All tokens, by id.
+            flat: Token ids of the training texts, int32 [N].
+            most: Number of n-grams to know at most.
         """
         if not self.slots[0]:
             return self
-        is_known = np.isin(tokens, SPECIAL_TOKENS)
-        is_known[self.keys[self.keys[:, 0] == 1, 1]] = True
-        others = np.flatnonzero(~is_known)[: max(0, most - len(self.keys))]
+        is_seen = np.isin(tokens, SPECIAL_TOKENS)
+        is_seen[flat] = True
+        others = np.flatnonzero(~is_seen)[: max(0, most - len(self.keys))]
         keys = np.stack([np.ones_like(others), others, np.zeros_like(others)], axis=1)
         idf = np.full(len(others), self.idf.max(initial=1.0))
         return dataclasses.replace(

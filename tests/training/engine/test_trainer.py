@@ -1,9 +1,14 @@
+import dataclasses
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kmha.errors import InputError
+from tests import bundles
+from training.config.config import FitConfig
+from training.config.defaults import resolve_config
 from training.engine import trainer
 from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
@@ -46,3 +51,47 @@ def test_several_workers_share_all_but_a_loss_over_all_pairs_of_a_batch():
     assert trainer._make_strategy("auto", LISTWISE, coordinator) == "theirs"
     with pytest.raises(InputError, match="--match.loss: expected a loss of each row or of each list"):
         trainer._make_strategy("auto", CONTRASTIVE, coordinator)
+
+
+class _Texts:
+    """A source of two texts of six tokens."""
+
+    text_lengths = np.array([6, 6])
+
+    def different_ids(self, granularity: int):
+        yield np.array([[5, 6, 7, 5, 6, 7], [8, 9, 8, 9, 8, 9]], np.int32)
+
+
+@pytest.fixture
+def initial_vectors(tmp_path):
+    def make(preprocessor: Any = None, coordinator: Any = trainer.SINGLE_WORKER, **settings):
+        config = resolve_config(FitConfig(**{"task": settings.pop("task", "classify")}))
+        config = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, **settings))
+        context: Any = types.SimpleNamespace(config=config, scratch=tmp_path, coordinator=coordinator)
+        source: Any = _Texts()
+        return trainer._initial_vectors(context, config, source, preprocessor or bundles.preprocessor())
+
+    return make
+
+
+def test_token_embeddings_start_from_the_training_texts(initial_vectors):
+    (vectors,) = initial_vectors()
+    assert vectors.shape == (len(bundles.preprocessor().vocabulary), 128)
+    assert np.flatnonzero(vectors.any(axis=1)).tolist() == [5, 6, 7, 8, 9]
+    assert vectors[5] @ vectors[6] > vectors[5] @ vectors[8]
+
+
+@pytest.mark.parametrize("settings", [{"size": "none"}, {"vectors": "words.txt"}, {"task": "masked-lm"}])
+def test_other_embeddings_do_not_start_from_the_training_texts(initial_vectors, settings):
+    assert initial_vectors(**settings) == []
+
+
+def test_all_workers_start_from_the_vectors_of_the_chief_worker(initial_vectors):
+    class Worker:
+        is_chief = False
+
+        def copy_from_chief(self, folder):
+            np.save(folder / "0.npy", np.ones((3, 2), np.float32))
+
+    (vectors,) = initial_vectors(coordinator=Worker())
+    assert vectors.tolist() == [[1, 1]] * 3

@@ -400,3 +400,23 @@ def test_scaled_features_keep_their_columns():
     first, second = Problem.of(ngrams, rows, LABELS), Problem.of(ngrams, rows, LABELS)
     second.fitted_features.sum_duplicates()
     np.testing.assert_array_equal(first.fit(1.0, 0)[0], second.fit(1.0, 0)[0])
+
+
+def test_words_that_no_few_texts_have_get_weights_of_their_stem():
+    stems = ["garden", "window", "market"]
+    tokens = [*(f"[unused{number}]" for number in range(4)), *stems, *(f"{stem}s" for stem in stems)]
+
+    def accuracy(rows: int) -> float:
+        random = np.random.default_rng(0)
+        labels = (np.arange(rows) % LABELS).astype(np.int32)
+        ids = np.concatenate([4 + labels[:, None], random.integers(1, 4, (rows, 3))], axis=1).astype(np.int32)
+        train, validation = (_of_tokens(ids[part], labels[part]) for part in (slice(30, None), slice(30)))
+        path = fit_linear_path(train, validation, LABELS, tokens, 0)
+        assert path is not None
+        new = _of_tokens(np.array([[7 + label, 1, 2, 3] for label in range(LABELS)], np.int32), np.arange(3))
+        each = [path, path.refit((train, validation), 0)]
+        return min(float((path.logits(new).argmax(axis=1) == new.targets).mean()) for path in each)
+
+    assert accuracy(300) == 1
+    # Of many texts, only tokens that two of them have are known.
+    assert accuracy(FEW_TEXTS + 100) < 1

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kmha.layers.linear_ngrams import LARGEST_TABLE, LinearNgrams, displaced_slots, ngram_keys
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.layer_checks import to_numpy
 from training.linear.ngrams import (
     PRIMES,
@@ -129,3 +130,19 @@ def test_pairs_of_frequent_tokens_spread_over_the_slots(size):
     slots = to_numpy(ngram_keys(pairs, 2, size)[0])[:, 1]
     # Random hashes would leave about 0.88.
     assert len(np.unique(slots)) > 0.85 * len(pairs)
+
+
+def test_tokens_that_no_text_has_are_known_up_to_a_limit():
+    flat = np.array([2, 10, 11, 3, 2, 10, 12, 3, 2, 10, 12, 3], np.int32)
+    tokens = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(5, 16))]
+    ngrams = known_ngrams(flat, np.array([4, 4, 4]), (1, 2), 16, 100, min_texts=1)
+    more = ngrams.with_unseen(tokens, flat, 1000)
+    added = more.keys[len(ngrams.keys) :]
+    # Not 10, which all texts have.
+    assert added.tolist() == [[1, token, 0] for token in (5, 6, 7, 8, 9, 13, 14, 15)]
+    assert (more.idf[len(ngrams.keys) :] == ngrams.idf.max()).all()
+    assert len(ngrams.with_unseen(tokens, flat, len(ngrams.keys) + 2).keys) == len(ngrams.keys) + 2
+    assert len(ngrams.with_unseen(tokens, flat, 1).keys) == len(ngrams.keys)
+    # Without single tokens there are none to add.
+    pairs = known_ngrams(flat, np.array([4, 4, 4]), (2,), 16, 100)
+    assert pairs.with_unseen(tokens, flat, 1000) is pairs
