@@ -329,11 +329,11 @@ def _initial_vectors(
 ) -> list[np.ndarray]:
     """Token vectors of each granularity from the training texts, the same on all workers.
 
-    Empty for the masked LM, without an encoder, and if the embeddings come from a checkpoint or a file.
+    Empty for other tasks than texts and pairs, without an encoder, and if embeddings come from a checkpoint or a file.
     """
     encoder = config.encoder
     is_given = config.checkpoint is not None or encoder.vectors is not None or encoder.size == NO_ENCODER
-    if is_given or config.task == "masked-lm":
+    if is_given or config.task not in ("classify", "match"):
         return []
     started, folder = time.monotonic(), context.scratch / "token-vectors"
     folder.mkdir(exist_ok=True)

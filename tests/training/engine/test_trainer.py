@@ -81,7 +81,9 @@ def test_token_embeddings_start_from_the_training_texts(initial_vectors):
     assert vectors[5] @ vectors[6] > vectors[5] @ vectors[8]
 
 
-@pytest.mark.parametrize("settings", [{"size": "none"}, {"vectors": "words.txt"}, {"task": "masked-lm"}])
+@pytest.mark.parametrize(
+    "settings", [{"size": "none"}, {"vectors": "words.txt"}, {"task": "tag"}, {"task": "masked-lm"}]
+)
 def test_other_embeddings_do_not_start_from_the_training_texts(initial_vectors, settings):
     assert initial_vectors(**settings) == []
 
