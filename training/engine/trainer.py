@@ -1,6 +1,7 @@
 """Trains the model of a task: distribution strategy, initial model, training step, loop and checkpoints."""
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ def train(
                     "validation scores are too high: the run's linear path was also fitted on these rows"
                 )
         else:
-            vectors = _initial_vectors(context, config, source, inputs.preprocessor)
+            vectors = _initial_vectors(context, config, source)
             model = build_initial_model(
                 config, task, source, inputs.preprocessor, data.labels, linear, vectors
             )
@@ -325,30 +326,32 @@ def _make_callbacks(
 
 
 def _initial_vectors(
-    context: RunContext, config: ResolvedConfig, source: Source, preprocessor: Any
-) -> list[np.ndarray]:
-    """Token vectors of each granularity from the training texts, the same on all workers.
+    context: RunContext, config: ResolvedConfig, source: Source
+) -> Callable[[int, int, int], np.ndarray] | None:
+    """Makes vectors of granularity, number of tokens and width from the training texts, the same on all workers.
 
-    Empty for other tasks than texts and pairs, without an encoder, and if embeddings come from a checkpoint or a file.
+    None for other tasks than texts and pairs, without an encoder, and if embeddings come from a checkpoint or a file.
     """
     encoder = config.encoder
     is_given = config.checkpoint is not None or encoder.vectors is not None or encoder.size == NO_ENCODER
     if is_given or config.task not in ("classify", "match"):
-        return []
-    started, folder = time.monotonic(), context.scratch / "token-vectors"
+        return None
+    folder = context.scratch / "token-vectors"
     folder.mkdir(exist_ok=True)
-    files = []
-    for index, part in enumerate(parts_of(preprocessor).values()):
-        files.append(folder / f"{index}.npy")
+
+    # Two encoders of a granularity start from the same vectors.
+    @functools.cache
+    def vectors(granularity: int, size: int, width: int) -> np.ndarray:
+        started, file = time.monotonic(), folder / f"{granularity}-{width}.npy"
         if context.coordinator.is_chief:
-            width = encoder_config(config, len(part.vocabulary), part.unknown_id).hidden_dim
-            texts, tokens = source.different_ids(index), int(source.text_lengths.sum())
-            vectors = cooccurrence_vectors(texts, len(part.vocabulary), width, tokens, config.train.seed)
-            np.save(files[-1], vectors)
-    # Rounding differs between machines, and all workers start from the same weights.
-    context.coordinator.copy_from_chief(folder)
-    logger.info(f"token vectors from co-occurrence: {time.monotonic() - started:.1f} s")
-    return [np.load(file, allow_pickle=False) for file in files]
+            texts, tokens = source.different_ids(granularity), int(source.text_lengths.sum())
+            np.save(file, cooccurrence_vectors(texts, size, width, tokens, config.train.seed))
+        # Rounding differs between machines, and all workers start from the same weights.
+        context.coordinator.copy_from_chief(folder)
+        logger.info(f"token vectors from co-occurrence: {time.monotonic() - started:.1f} s")
+        return np.load(file, allow_pickle=False)
+
+    return vectors
 
 
 def build_initial_model(
@@ -358,11 +361,11 @@ def build_initial_model(
     preprocessor: Any,
     labels: Sequence[str],
     linear: Any = None,
-    token_vectors: Sequence[np.ndarray] = (),
+    token_vectors: Callable[[int, int, int], np.ndarray] | None = None,
 ) -> Any:
     """Builds the model of a task and initializes it; raises InputError if the word vectors cannot be used.
 
-    `token_vectors`: initial embeddings of tokens, float32 [V, D] for each granularity; rows of zeros are not used.
+    `token_vectors`: gives initial embeddings, float32 [V, D], of a granularity, V and D; rows of zeros are not used.
     """
     parts = parts_of(preprocessor)
     encoders = {
@@ -389,10 +392,10 @@ def build_initial_model(
                 )
                 shown = ", ".join(f"{count:,} of {order} tokens" for order, count in counts)
                 logger.info(f"n-gram vocabulary{suffix}: {shown}")
-            if len(token_vectors):
-                rows = token_vectors[index]
-                known = {int(token): rows[token] for token in np.flatnonzero(rows.any(axis=1))}
-                assign_vectors(encoder.embedding.tokens.embeddings, known)
+            if token_vectors is not None:
+                table = encoder.embedding.tokens.embeddings
+                rows = token_vectors(index, *table.shape)
+                assign_vectors(table, {int(token): rows[token] for token in np.flatnonzero(rows.any(axis=1))})
             if config.encoder.vectors is not None:
                 vectors = read_vectors(
                     config.encoder.vectors, part.vocabulary, encoders[name].hidden_dim, part.lower_case

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from tests import bundles
 from training.config.config import FitConfig
 from training.config.defaults import resolve_config
 from training.engine import trainer
@@ -64,28 +63,30 @@ class _Texts:
 
 @pytest.fixture
 def initial_vectors(tmp_path):
-    def make(preprocessor: Any = None, coordinator: Any = trainer.SINGLE_WORKER, **settings):
+    def make(coordinator: Any = trainer.SINGLE_WORKER, **settings) -> Any:
         config = resolve_config(FitConfig(**{"task": settings.pop("task", "classify")}))
         config = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, **settings))
         context: Any = types.SimpleNamespace(config=config, scratch=tmp_path, coordinator=coordinator)
         source: Any = _Texts()
-        return trainer._initial_vectors(context, config, source, preprocessor or bundles.preprocessor())
+        return trainer._initial_vectors(context, config, source)
 
     return make
 
 
 def test_token_embeddings_start_from_the_training_texts(initial_vectors):
-    (vectors,) = initial_vectors()
-    assert vectors.shape == (len(bundles.preprocessor().vocabulary), 128)
-    assert np.flatnonzero(vectors.any(axis=1)).tolist() == [5, 6, 7, 8, 9]
-    assert vectors[5] @ vectors[6] > vectors[5] @ vectors[8]
+    # Also of models with another width (`training.compare`).
+    for width in (16, 35):
+        vectors = initial_vectors()(0, 20, width)
+        assert vectors.shape == (20, width)
+        assert np.flatnonzero(vectors.any(axis=1)).tolist() == [5, 6, 7, 8, 9]
+        assert vectors[5] @ vectors[6] > vectors[5] @ vectors[8]
 
 
 @pytest.mark.parametrize(
     "settings", [{"size": "none"}, {"vectors": "words.txt"}, {"task": "tag"}, {"task": "masked-lm"}]
 )
 def test_other_embeddings_do_not_start_from_the_training_texts(initial_vectors, settings):
-    assert initial_vectors(**settings) == []
+    assert initial_vectors(**settings) is None
 
 
 def test_all_workers_start_from_the_vectors_of_the_chief_worker(initial_vectors):
@@ -93,7 +94,6 @@ def test_all_workers_start_from_the_vectors_of_the_chief_worker(initial_vectors)
         is_chief = False
 
         def copy_from_chief(self, folder):
-            np.save(folder / "0.npy", np.ones((3, 2), np.float32))
+            np.save(folder / "0-2.npy", np.ones((3, 2), np.float32))
 
-    (vectors,) = initial_vectors(coordinator=Worker())
-    assert vectors.tolist() == [[1, 1]] * 3
+    assert initial_vectors(coordinator=Worker())(0, 3, 2).tolist() == [[1, 1]] * 3
