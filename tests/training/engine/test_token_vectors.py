@@ -17,8 +17,8 @@ def _texts(rows: int = 400, seed: int = 0) -> list[np.ndarray]:
     return [texts[: rows // 2], texts[rows // 2 :], np.full((1, 1), 21, np.int32)]
 
 
-def _vectors(seed: int = 0, **options) -> np.ndarray:
-    return cooccurrence_vectors(_texts(), V, options.get("width", WIDTH), 2400, seed)
+def _vectors(seed: int = 0, width: int = WIDTH) -> np.ndarray:
+    return cooccurrence_vectors(_texts(), V, width, 2400, seed)
 
 
 def test_tokens_with_the_same_neighbors_are_near():
