@@ -32,7 +32,7 @@ logger = logging.getLogger("kmha")
 # Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the most important of them.
 ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
 # The next C on either side is tried only if the last one on this side is the best of the others, and is chosen only if
-# its loss is lower by more than so many standard errors.
+# it is certainly better: see `is_certainly_better`.
 PENALTIES, NEXT_PENALTIES, CERTAIN_ERRORS = (1.0, 0.3, 3.0), {0.3: 0.1, 3.0: 10.0}, 2.0
 # Fewer validation rows choose nothing: n is 1 and 2, and C is 1.
 FEWEST_TO_CHOOSE = 100
@@ -392,11 +392,7 @@ def fit_linear_path(
     path = min(found, key=lambda each: each[0])[1]
     if path.penalty in NEXT_PENALTIES:
         _, following = fitted(known, NEXT_PENALTIES[path.penalty])
-        losses, next_losses = (
-            smoothed_losses(each.validation_logits, checked.targets) for each in (path, following)
-        )
-        gain, error = mean_and_error(losses - next_losses)
-        if gain > CERTAIN_ERRORS * error:
+        if is_certainly_better(following.validation_logits, path.validation_logits, checked.targets):
             return following
     return path
 
@@ -443,6 +439,21 @@ def out_of_fold_margins(
         rows.append(split.rows)
         found.append(split.others.margins(split.features, penalty, seed, is_scaled)[0])
     return np.concatenate(found)[np.argsort(np.concatenate(rows))]
+
+
+def is_certainly_better(found: np.ndarray, before: np.ndarray, targets: np.ndarray) -> bool:
+    """Whether logits of validation rows, [R, C], have a loss that is lower by more than `CERTAIN_ERRORS`.
+
+    With one label, as many rows must be right too: with hundreds of labels the loss falls if probabilities become more
+    cautious, and fewer texts get their label.
+    """
+    gain, error = mean_and_error(smoothed_losses(before, targets) - smoothed_losses(found, targets))
+    if gain <= CERTAIN_ERRORS * error:
+        return False
+    if targets.ndim == 2:
+        return True
+    right, right_before = (int((each.argmax(axis=1) == targets).sum()) for each in (found, before))
+    return right >= right_before
 
 
 def feature_scales(

@@ -18,6 +18,7 @@ from training.linear.fit import (
     Tokens,
     feature_scales,
     fit_linear_path,
+    is_certainly_better,
     out_of_fold_logits,
     out_of_fold_margins,
     sample_rows,
@@ -170,6 +171,20 @@ def test_the_words_of_many_labels_are_known_although_most_ngrams_are_more_freque
 def test_the_smallest_penalty_is_chosen_only_if_its_gain_is_certain(seed, penalty):
     # The validation loss is lowest with 0.1 in both; only with seed 3 by more than two standard errors.
     assert _fitted(_source(400, seed), _source(120, seed + 50), LABELS, V, seed=0).penalty == penalty
+
+
+def test_a_lower_loss_is_not_better_if_fewer_rows_are_right():
+    # Two labels, 40 rows: 30 are right and 10 wrong, with much confidence.
+    targets = np.arange(40) % 2
+    before = 6.0 * (np.arange(2) == np.where(np.arange(40) < 30, targets, 1 - targets)[:, None])
+    cautious = before / 4
+    assert is_certainly_better(cautious, before, targets)
+    fewer = cautious.copy()
+    fewer[0] = 0.1 * np.eye(2)[1 - targets[0]]
+    assert not is_certainly_better(fewer, before, targets)
+    # With several labels, the loss decides.
+    several = np.eye(2)[targets]
+    assert is_certainly_better(fewer - 1, before - 1, several)
 
 
 def test_many_rows_and_long_rows_are_sampled(monkeypatch):
