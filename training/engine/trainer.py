@@ -209,12 +209,14 @@ def _join_paths(
     alone = config.encoder.size == NO_ENCODER
     outputs = None if alone else evaluator.raw_outputs(validation)
     factors, outputs = data.task.join_paths(evaluator.model, linear, outputs, validation)
+    if refitted is not None or (config.task != "tag" and config.precision == "float32"):
+        # The validation rows are not predicted again. If the path is refitted on them, calibration and thresholds depend
+        # on these logits of models that were not trained on a row.
+        evaluator = evaluator.with_outputs(validation, outputs)
     if config.task == "classify" and not np.any(factors[0]):
         # A checkpoint's encoder may need no path.
         evaluator = dataclasses.replace(evaluator, model=evaluator.model.with_linear_path())
     elif refitted is not None:
-        # Calibration and thresholds depend on logits of models that were not trained on a row.
-        evaluator = evaluator.with_outputs(validation, outputs)
         if config.task == "classify" and refitted.ngrams is not linear.ngrams:
             evaluator = dataclasses.replace(evaluator, model=refitted.copy_into(evaluator.model, factors[0]))
         else:
