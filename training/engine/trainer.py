@@ -210,8 +210,8 @@ def _join_paths(
     outputs = None if alone else evaluator.raw_outputs(validation)
     factors, outputs = data.task.join_paths(evaluator.model, linear, outputs, validation)
     if refitted is not None or (config.task != "tag" and config.precision == "float32"):
-        # The validation rows are not predicted again. If the path is refitted on them, calibration and thresholds depend
-        # on these logits of models that were not trained on a row.
+        # The validation rows are not predicted again. If the path is refitted on them, calibration and thresholds
+        # depend on these logits of models that were not trained on a row.
         evaluator = evaluator.with_outputs(validation, outputs)
     if config.task == "classify" and not np.any(factors[0]):
         # A checkpoint's encoder may need no path.
