@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
-from scipy.optimize import minimize, nnls
+from scipy.optimize import nnls
 
 from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
@@ -16,7 +16,7 @@ from kmha.layers.linear_pairs import LinearPairs, pair_keys
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
 from training.linear.ngrams import MIN_TEXTS, table_size
-from training.linear.weighing import shrunk, smoothed_losses, weigh
+from training.linear.weighing import smoothed_losses, weigh
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
@@ -195,12 +195,11 @@ def _shape_of(layer: LinearPairs) -> dict[str, Any]:
 def weigh_pairs(
     linear: np.ndarray, encoder: np.ndarray, values: np.ndarray, target: str
 ) -> tuple[float, float, float]:
-    """The factors, at least 0, of two logits [R, C] and the bias whose sum has the lowest loss; classes have bias 0.
+    """The factors, at least 0, of two logits [R, C], and a bias that only graded pairs have.
 
-    Except for graded pairs they are `shrunk`.
+    Of binary pairs and classes see `weigh`. A bias from a few hundred of them moves the share of right pairs at random.
+    Graded pairs have the lowest squared error.
     """
-    if target == "classes":
-        return (*weigh(linear, encoder, values.astype(np.int64)), 0.0)
     if target == "graded":
         both = np.concatenate([linear, encoder], axis=1).astype(np.float64)
         # Two more rows have factors of one half, so that a few rows, or equal values, do not decide alone.
@@ -208,21 +207,9 @@ def weigh_pairs(
         rows = np.concatenate([both - both.mean(axis=0), prior])
         factors, _ = nnls(rows, np.concatenate([values - values.mean(), prior.sum(axis=1) / 2]))
         return float(factors[0]), float(factors[1]), float(values.mean() - both.mean(axis=0) @ factors)
-
-    def losses(found: np.ndarray) -> np.ndarray:
-        return _losses(found[0] * linear + found[1] * encoder + found[2], values, target)
-
-    both, alone = (
-        minimize(
-            lambda found: losses(found).mean(),
-            np.array([1.0, min(1.0, largest), 0.0]),
-            method="L-BFGS-B",
-            bounds=[(0.0, 10.0), (0.0, largest), (-10.0, 10.0)],
-        ).x
-        for largest in (10.0, 0.0)
-    )
-    found = shrunk(both, alone, losses)
-    return float(found[0]), float(found[1]), float(found[2])
+    if target == "binary":
+        linear, encoder, values = _two_classes(linear), _two_classes(encoder), values > 0
+    return (*weigh(linear, encoder, values.astype(np.int64)), 0.0)
 
 
 def _losses(logits: np.ndarray, values: np.ndarray, target: str) -> np.ndarray:
@@ -230,8 +217,13 @@ def _losses(logits: np.ndarray, values: np.ndarray, target: str) -> np.ndarray:
     if target == "graded":
         return (logits[:, 0] - values) ** 2
     if target == "binary":
-        logits, values = np.concatenate([np.zeros_like(logits), logits], axis=1), values > 0
+        logits, values = _two_classes(logits), values > 0
     return smoothed_losses(logits, values.astype(np.int64))
+
+
+def _two_classes(logits: np.ndarray) -> np.ndarray:
+    """Logits [R, 2] of wrong and right pairs from those of right ones, [R, 1]."""
+    return np.concatenate([np.zeros_like(logits), logits], axis=1)
 
 
 def _batches(source: Any) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
