@@ -197,8 +197,8 @@ def weigh_pairs(
 ) -> tuple[float, float, float]:
     """The factors, at least 0, of two logits [R, C], and a bias that only graded pairs have.
 
-    For binary pairs and classes see `weigh`. A bias that is fitted to a few hundred rows would mostly be noise. For graded
-    pairs the squared error is lowest.
+    For binary pairs and classes see `weigh`. A bias that is fitted to a few hundred rows would mostly be noise. For
+    graded pairs the squared error is lowest.
     """
     if target == "graded":
         both = np.concatenate([linear, encoder], axis=1).astype(np.float64)
