@@ -62,6 +62,7 @@ class PairPath:
         keys: See `_known_pairs`.
         penalty: C.
         description: The model in one line.
+        ranks: Whether the encoder's loss compares rows with each other, so that any number can be added to its logits.
     """
 
     layer: LinearPairs
@@ -70,6 +71,7 @@ class PairPath:
     keys: np.ndarray
     penalty: float
     description: str
+    ranks: bool = False
 
     def assign(self, layer: LinearPairs, factor: float = 1.0) -> None:
         """Sets the weights of a layer of the same shape, with the logits multiplied by a factor."""
@@ -114,7 +116,9 @@ class PairPath:
 
     def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, ...]:
         """The factors of logits of both paths, [R, C], and the bias; see `weigh_pairs`."""
-        return weigh_pairs(linear, encoder, targets[:, 0], self.target)
+        shift = float(linear.mean() - encoder.mean()) if self.ranks else 0.0
+        first, second, bias = weigh_pairs(linear, encoder + shift, targets[:, 0], self.target)
+        return first, second, bias + second * shift
 
     def logits(self, source: Any) -> np.ndarray:
         """float32 [R, C]."""

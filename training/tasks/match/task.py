@@ -172,7 +172,8 @@ class MatchTask(MatchSettings, Task):
         from training.tasks.match.linear_path import fit_pair_path
 
         part = next(iter(parts_of(preprocessor).values()))
-        return fit_pair_path(train, validation, self.target, len(labels), part, self.symmetric, seed)
+        path = fit_pair_path(train, validation, self.target, len(labels), part, self.symmetric, seed)
+        return path and dataclasses.replace(path, ranks=self.loss in LISTS)
 
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None

@@ -1,5 +1,6 @@
 """The linear path of a matcher: its logits in the graph, unusual rows, and the weights of both paths."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,20 @@ def test_both_paths_are_weighed_for_each_target():
     noise = generator.normal(size=(2000, 1))
     factors = weigh_pairs(one[0], noise, generator.random(2000) < probability, "binary")
     assert factors[0] > 1 and factors[1] < 0.2
+
+
+def test_scores_of_a_ranking_loss_are_shifted_before_both_paths_are_weighed(inputs):
+    path = dataclasses.replace(fit(inputs, "binary", np.array([0.0, 1.0] * (ROWS // 2)))[0], ranks=True)
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=(2000, 1))
+    linear, encoder = (truth + generator.normal(size=truth.shape) * noise for noise in (0.5, 1.0))
+    targets = generator.random((2000, 1)) < 1 / (1 + np.exp(-2 * truth))
+    first, second, _ = path.weigh(linear, encoder, targets)
+    shifted = path.weigh(linear, encoder + 7, targets)
+    np.testing.assert_allclose(shifted, (first, second, shifted[2]), rtol=1e-3)
+    assert second > 0.1
+    np.testing.assert_allclose(
+        first * linear + second * encoder + path.weigh(linear, encoder, targets)[2],
+        shifted[0] * linear + shifted[1] * (encoder + 7) + shifted[2],
+        atol=1e-2,
+    )
