@@ -112,12 +112,12 @@ def test_scores_of_a_ranking_loss_are_shifted_before_both_paths_are_weighed(inpu
     truth = generator.normal(size=(2000, 1))
     linear, encoder = (truth + generator.normal(size=truth.shape) * noise for noise in (0.5, 1.0))
     targets = generator.random((2000, 1)) < 1 / (1 + np.exp(-2 * truth))
-    first, second, _ = path.weigh(linear, encoder, targets)
+    first, second, bias = path.weigh(linear, encoder, targets)
     shifted = path.weigh(linear, encoder + 7, targets)
     np.testing.assert_allclose(shifted, (first, second, shifted[2]), rtol=1e-3)
     assert second > 0.1
     np.testing.assert_allclose(
-        first * linear + second * encoder + path.weigh(linear, encoder, targets)[2],
+        first * linear + second * encoder + bias,
         shifted[0] * linear + shifted[1] * (encoder + 7) + shifted[2],
         atol=1e-2,
     )
