@@ -5,7 +5,7 @@
 # make soak    kills, full disks, damaged and hostile files, an hour's worth of steps and of requests; ARGS="-k kill"
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
-# make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own
+# make clients export a run and query it with other programs; RUN=runs/news DATA=test.csv for your own
 # make docs    the documentation site, in site/
 # make beam    the second environment, for batches      make test-beam   it, then the tests that need it
 
@@ -49,7 +49,7 @@ test-slow: $(VENV)/.ready-to-develop
 test-jax: $(VENV)/.ready-to-develop
 	@KERAS_BACKEND=jax $(PY) -m pytest tests/kmha/layers $(ARGS)
 
-# One process: each case starts its own, and says what it has seen.
+# One process: each case starts its own and prints what it found.
 soak: $(VENV)/.ready-to-develop
 	@$(PY) -m pytest tests/soak tests/test_hostile_files.py -m soak -v -s $(ARGS)
 

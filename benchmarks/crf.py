@@ -107,7 +107,7 @@ def to_tflite(function: Callable, variables: list, shape: tuple[int, ...]) -> Ca
 
     with tempfile.TemporaryDirectory() as folder:
         module = tf.Module()
-        module.kept = variables
+        module.model_variables = variables
         module.call = tf.function(
             function, input_signature=[tf.TensorSpec(shape, tf.float32)], autograph=False
         )

@@ -24,7 +24,7 @@ VOCABULARY, LABELS = 16_000, 4
 
 
 def calls(longest: int) -> dict[str, dict[str, Callable]]:
-    """For each way to read a document, its functions: answer (predict) and learn (forward and backward pass)."""
+    """For each way to read a document, its functions: predict, and learn (forward and backward pass)."""
     shape: dict[str, Any] = {"num_layers": 2, "ngram_buckets": 131_071}
     whole = TextClassifier(EncoderConfig(VOCABULARY, max_length=longest, **shape), LABELS)
     windows: dict[str, Any] = {"window": WINDOW, "window_overlap": OVERLAP}
@@ -32,7 +32,7 @@ def calls(longest: int) -> dict[str, dict[str, Callable]]:
     found = {}
     for name, model in (("whole", whole), ("windows", windowed)):
         model.build()
-        found[name] = {"answer": _predict_function(model), "learn": _gradient_function(model)}
+        found[name] = {"predict": _predict_function(model), "learn": _gradient_function(model)}
     return found
 
 

@@ -57,13 +57,13 @@ def write(
     unique = list({text.lower(): (text, label) for text, label in rows if text}.values())
     order = np.random.default_rng(0).permutation(len(unique))[:most]
     counts = collections.Counter(unique[row][1] for row in order)
-    kept = [unique[row] for row in order if column == "labels" or counts[unique[row][1]] >= fewest]
-    test = int(TEST_SHARE * len(kept))
+    used = [unique[row] for row in order if column == "labels" or counts[unique[row][1]] >= fewest]
+    test = int(TEST_SHARE * len(used))
     (folder / name).mkdir(parents=True, exist_ok=True)
-    for part, written in (("test", kept[:test]), ("train", kept[test:])):
+    for part, written in (("test", used[:test]), ("train", used[test:])):
         with open(folder / name / f"{part}.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", column), *written])
-    print(name, len(kept) - test, test, len({label for _, label in kept}), sep="\t")
+    print(name, len(used) - test, test, len({label for _, label in used}), sep="\t")
 
 
 def one_line(text: str) -> str:

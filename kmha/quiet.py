@@ -29,7 +29,7 @@ def without_messages() -> Iterator[None]:
 
 
 def import_tensorflow(start: Callable[[], object] | None = None) -> None:
-    """Imports TensorFlow and Keras once, `without_messages`; an ImportError is raised as usual.
+    """Imports TensorFlow and Keras once, `without_messages`; an ImportError is raised.
 
     Commands call this before they use a model. `start` initializes TensorFlow, if this needs more than the first op; it
     is always called.

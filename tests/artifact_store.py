@@ -39,7 +39,7 @@ def stored(name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
 
     Args:
         name: Of the artifact, unique among all tests.
-        make: Fills the empty folder that it is given; returns JSON values.
+        make: Fills the empty folder that it receives; returns JSON values.
     """
     root = STORE / source_digest()
     folder, complete = root / name, root / f"{name}.{COMPLETE}"

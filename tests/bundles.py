@@ -1,4 +1,4 @@
-"""Bundles that no one trained: tiny models with random weights and a vocabulary learnt from a few texts."""
+"""Bundles without training: tiny models with random weights and a vocabulary trained on a few texts."""
 
 import functools
 from typing import Any
@@ -42,7 +42,7 @@ SEVERAL = ("old", "new", "early", "late")
 
 
 def preprocessor(tokenization: Tokenization = "wordpiece", lower_case=True, max_length=24):
-    """With a vocabulary learnt from TEXTS."""
+    """With a vocabulary trained on TEXTS."""
     from kmha.text.preprocessor import Preprocessor
     from kmha.text.vocabulary_training import train_vocabulary
 
@@ -50,7 +50,7 @@ def preprocessor(tokenization: Tokenization = "wordpiece", lower_case=True, max_
     return Preprocessor(vocabulary, tokenization, lower_case, max_length)
 
 
-# Of 10 tokens, 3 of which the next one reads again: the longest of TEXTS has four.
+# 10 tokens, 3 of which overlap with the next window: the longest of TEXTS has four windows.
 WINDOWS = {"window": 10, "window_overlap": 3}
 
 
@@ -94,7 +94,7 @@ def several_label_bundle():
 
 
 def make_linear_bundle(multi_label=False, with_encoder=True, windows=None, **encoder):
-    """A bundle with a linear path, whose n-grams of TEXTS have random weights; without an encoder nothing else."""
+    """A bundle with a linear path, whose n-grams of TEXTS have random weights; the encoder is optional."""
     from training.linear.ngrams import in_small_tables, known_ngrams
 
     labels, texts = (SEVERAL if multi_label else ONE), preprocessor()
@@ -157,7 +157,7 @@ def masked_bundle():
     from kmha.models.masked_lm import MaskedLanguageModel
 
     texts = preprocessor()
-    # Wider than the vocabulary, as a table may be that was padded for speed.
+    # Wider than the vocabulary, like a table that was padded for speed.
     config = EncoderConfig(
         len(texts.vocabulary) + 3, 16, 1, 2, intermediate_dim=24, max_length=texts.max_length
     )
@@ -312,7 +312,7 @@ def make_tagger_bundle(
     model.build()
     generator = np.random.default_rng(7)
     for weights in model.trainable_variables:
-        # Of a word eight vectors of affixes are added up.
+        # Eight vectors of affixes are added for each word.
         scale = 0.1 if "affixes" in weights.path else 0.5
         weights.assign(scale * generator.normal(size=weights.shape))
     sentences = SentencePreprocessor(part, split, characters)

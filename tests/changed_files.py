@@ -1,10 +1,10 @@
-"""Files of which somebody, or a disk, has changed a bit."""
+"""Files with a changed bit, as after tampering or a disk error."""
 
 from pathlib import Path
 
 
 def flip_bit(path: Path, place: int | None = None) -> None:
-    """Changes one bit of a file, whose size stays.
+    """Changes one bit of a file, without changing its size.
 
     Args:
         path: The file.

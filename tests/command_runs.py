@@ -27,10 +27,10 @@ TINY = [
     "--train.buckets=1",
     "--train.batch-rows=16",
     "--optimizer.learning-rate=0.01",
-    # Drawing takes longer than such a training; tests/training/reporting asks for reports.
+    # Plots take longer than such a training; tests/training/reporting requests reports.
     "--no-report",
 ]
-# Without chance: what a stopped run repeats comes out the same.
+# Without randomness: a resumed run gives the same results.
 NO_DROPOUT = [
     "--encoder.dropout=0",
     "--encoder.attention-dropout=0",
@@ -50,12 +50,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def clean_environment() -> dict[str, str]:
     """The environment of a user's process: importing TensorFlow here has set a log level for all children."""
-    kept = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    return {**kept, "PYTHONPATH": str(ROOT)}
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return {**environment, "PYTHONPATH": str(ROOT)}
 
 
 def run_script(code: str, *arguments: object, stdin: str | None = None, **settings: Any) -> str:
-    """What Python code prints in a user's process; `settings` are of `subprocess.run`."""
+    """Returns what Python code prints in a user's process; `settings` are of `subprocess.run`."""
     result = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         input=stdin,
@@ -96,7 +96,7 @@ def write_csv(path: Path, rows: Sequence[Sequence[str]], header: Sequence[str] =
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended and what it said."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -139,7 +139,7 @@ def saved_weights(run: Path) -> dict[str, bytes]:
 
 
 def refused(folder: Path, main: Callable[[Sequence[str]], int], *arguments: str, stdin: bytes = b"") -> str:
-    """The message of a command that must refuse and leave everything as it was."""
+    """Returns the error message of a command that must fail and change no file."""
     before = sorted(folder.rglob("*"))
     outcome = call(main, *arguments, stdin=stdin)
     assert outcome.status == 2

@@ -1,4 +1,4 @@
-"""A quiet TensorFlow, the same chance for every test, and runs that several test files look at."""
+"""A quiet TensorFlow, the same random seed for every test, and runs that several test files share."""
 
 import functools
 import gc
@@ -22,8 +22,8 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 
-# How long an example takes says more about what else the machine does than about the code.
-# On JAX each new shape is compiled anew, so that an example costs seconds there.
+# No deadline: the time of an example depends more on the load of the machine than on the code.
+# JAX compiles each new shape, so that an example takes seconds there.
 _EXAMPLES = 3 if os.environ.get("KERAS_BACKEND") == "jax" else 10
 settings.register_profile("kmha", deadline=None, max_examples=_EXAMPLES, derandomize="CI" in os.environ)
 settings.load_profile("kmha")
@@ -41,7 +41,7 @@ def same_seed():
 
 @functools.cache
 def skip_libraries_in_garbage_collections() -> None:
-    """TensorFlow's modules hold millions of objects that live to the end, and its converter collects garbage itself."""
+    """TensorFlow's modules hold millions of permanent objects, and its converter starts garbage collections itself."""
     gc.collect()
     gc.freeze()
 
@@ -58,7 +58,7 @@ class TinyRun:
 
 
 def pytest_sessionstart(session):
-    # In the process that starts the others, not in each of them.
+    # Only in the process that starts the others.
     if not hasattr(session.config, "workerinput"):
         remove_outdated()
 
@@ -70,7 +70,7 @@ def stored_run(
 
     Args:
         name: Of the artifact.
-        flags: Settings of the fit, besides the data and the run folder; {folder} stands for the artifact's folder.
+        flags: Settings of the fit, besides the data and the run folder; {folder} is replaced by the artifact's folder.
         write: Writes the training and the test rows to two paths.
         fit_test_rows: Whether the fit evaluates the test rows too.
     """
@@ -138,5 +138,5 @@ def cross_run() -> TinyRun:
 
 @pytest.fixture(scope="session")
 def bi_run() -> TinyRun:
-    """Vectors, learnt by the contrastive loss."""
+    """Vectors, trained with the contrastive loss."""
     return _ranked_run("bi_run", "--match.form=bi", "--match.loss=contrastive", "--no-baseline")

@@ -1,6 +1,6 @@
-"""What every layer must hold, on whichever Keras backend runs the tests.
+"""Requirements of every layer, on whichever Keras backend runs the tests.
 
-A `LayerCase` says how to make a layer and what to call it with; each function in `CHECKS` takes one case.
+A `LayerCase` defines how to make a layer and its inputs; each function in `CHECKS` takes one case.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 BACKEND = keras.backend.backend()
-# Each with the part of the largest value that an answer may be off.
+# Each with its tolerance, relative to the largest value.
 HALF_POLICIES = {"mixed_bfloat16": 0.15, "mixed_float16": 0.02}
 
 
@@ -29,7 +29,7 @@ class LayerCase:
         output_shape: Of the call's output.
         mask: Name of the int32 mask [B, T] among the inputs (or inside the features), if the layer takes one.
         output_dtype: None means the policy's compute dtype.
-        output: Which of the call's outputs is looked at, where it gives several.
+        output: Which of the call's outputs is checked, if it returns several.
         hides: Names of the inputs that the mask covers. None: all of them, and the positions of the output too.
     """
 
@@ -42,12 +42,12 @@ class LayerCase:
     hides: tuple[str, ...] | None = None
 
     def read(self, outputs):
-        """The output that is looked at."""
+        """The output that is checked."""
         return outputs if self.output is None else outputs[self.output]
 
 
 def to_numpy(tensor) -> np.ndarray:
-    """The values as NumPy knows them: half-size floats become float32."""
+    """The values as a NumPy array: half-precision floats become float32."""
     tensor = ops.convert_to_tensor(tensor)
     if keras.backend.standardize_dtype(tensor.dtype) in ("float16", "bfloat16"):
         tensor = ops.cast(tensor, "float32")
@@ -107,7 +107,7 @@ def gradients(function: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def fill_weights(layer: keras.Layer, seed: int = 0, scale: float = 0.3) -> None:
-    """Gives every trained weight of a built layer random values, so that zeros and unit gains hide nothing."""
+    """Gives every trained weight of a built layer random values, so that zeros and unit gains hide no error."""
     generator = np.random.default_rng(seed)
     for weight in layer.trainable_weights:
         weight.assign(scale * generator.normal(size=weight.shape))
@@ -117,9 +117,9 @@ def _tensors(inputs):
     return keras.tree.map_structure(ops.convert_to_tensor, dict(inputs))
 
 
-def _built(case: LayerCase, **given) -> keras.Layer:
+def _built(case: LayerCase, **options) -> keras.Layer:
     """The layer, built by a symbolic call."""
-    layer = case.make(**given)
+    layer = case.make(**options)
     layer(**_symbols(case.inputs))
     return layer
 
@@ -140,7 +140,7 @@ def _call(case: LayerCase, layer: Callable) -> Callable:
 
 @functools.cache
 def _filled(case: LayerCase) -> tuple[keras.Layer, np.ndarray]:
-    """The built layer with weights that hide nothing, and its output; once for all checks, which must not change it."""
+    """The built layer with random weights, and its output; once for all checks, which must not change it."""
     layer = _built(case)
     fill_weights(layer)
     return layer, to_numpy(_run(case, layer, case.inputs))
@@ -177,7 +177,7 @@ def check_config(case: LayerCase, tmp_path: Path) -> None:
 
 
 def check_file(case: LayerCase, tmp_path: Path) -> None:
-    """A small model around the layer comes back from a `.keras` file, in safe mode, with the same answers."""
+    """A small model around the layer is loaded from a `.keras` file, in safe mode, with the same outputs."""
     layer, expected = _filled(case)
     symbols = _symbols(case.inputs)
     fields = symbols.get("features", symbols)
@@ -209,14 +209,14 @@ def check_compiled(case: LayerCase, tmp_path: Path) -> None:
 
 
 def check_variable_names(case: LayerCase, tmp_path: Path) -> None:
-    """Every variable has a path of its own: weights are matched by path in files and in weight decay."""
+    """Every variable has a unique path: weights are matched by path in files and in weight decay."""
     layer, _ = _filled(case)
     paths = [variable.path for variable in layer.variables]
     assert len(set(paths)) == len(paths), paths
 
 
 def check_mask(case: LayerCase, tmp_path: Path) -> None:
-    """What stands at masked positions changes nothing at the others; a bool mask means the same as int32."""
+    """Values at masked positions do not change the other outputs; a bool mask means the same as int32."""
     if case.mask is None:
         return
     layer, expected = _filled(case)

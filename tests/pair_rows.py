@@ -1,4 +1,4 @@
-"""Text pairs made from a small word list: the right ones say the same in other words or another order."""
+"""Text pairs made from a small word list: matching texts share most of their words, in any order."""
 
 import numpy as np
 
@@ -10,15 +10,15 @@ WORDS = (
     "waits sings crosses borrows often never again today slowly"
 ).split()
 _SHORTEST, _LONGEST = 5, 12
-_KEPT_IF_RIGHT = (0.65, 1.0)
-_KEPT_IF_WRONG = (0.1, 0.7)
+_SHARED_IF_RIGHT = (0.65, 1.0)
+_SHARED_IF_WRONG = (0.1, 0.7)
 
 
 def paraphrase_rows(count: int, seed: int) -> list[tuple[str, str, int]]:
     """Makes rows (text_a, text_b, label), about half of each label.
 
-    With label 1 the second text keeps .65 to 1 of the first one's words, with label 0 .1 to .7, in any order, and a
-    few other words: the share of common words decides nine rows in ten.
+    With label 1 the second text has .65 to 1 of the first text's words, with label 0 .1 to .7. The order is random, and
+    a few other words are added. The share of common words decides nine rows in ten.
     """
     generator = np.random.default_rng(seed)
     return [_row(generator, int(label)) for label in generator.integers(2, size=count)]
@@ -47,9 +47,9 @@ def _words(generator: np.random.Generator) -> list[str]:
 
 
 def _other(generator: np.random.Generator, words: list[str], label: int) -> str:
-    share = generator.uniform(*(_KEPT_IF_RIGHT if label else _KEPT_IF_WRONG))
-    kept = generator.permutation(words)[: max(1, round(share * len(words)))].tolist()
+    share = generator.uniform(*(_SHARED_IF_RIGHT if label else _SHARED_IF_WRONG))
+    shared = generator.permutation(words)[: max(1, round(share * len(words)))].tolist()
     others = [word for word in WORDS if word not in words]
-    length = max(len(kept), len(words) + int(generator.integers(-1, 2)))
-    added = generator.choice(others, length - len(kept), replace=False).tolist()
-    return " ".join(generator.permutation([*kept, *added]).tolist())
+    length = max(len(shared), len(words) + int(generator.integers(-1, 2)))
+    added = generator.choice(others, length - len(shared), replace=False).tolist()
+    return " ".join(generator.permutation([*shared, *added]).tolist())

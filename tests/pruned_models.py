@@ -16,7 +16,7 @@ TWO_BLOCKS: dict[str, Any] = {"num_layers": 2, "num_heads": 4}
 SIZES = ((3, 9), (1, 24))
 
 
-# What makes a bundle of each kind; each call makes a new one.
+# Functions that make a new bundle of each kind.
 KINDS: dict[str, Callable[[], Any]] = {
     "one label": lambda: make_bundle(**TWO_BLOCKS, positions="rotary", norm="post", head_dim=6),
     "own encoders": lambda: make_pair_bundle(share_weights=False, rounds=2),
@@ -34,8 +34,8 @@ def features_of(bundle) -> dict[str, Any]:
     if bundle.task == TAG:
         words = [sentence.split() for sentence in SENTENCES[:2]]
         flat = [word for sentence in words for word in sentence]
-        cut = bundle.preprocessor.encode(Ragged.from_row_lengths(tf.constant(flat), list(map(len, words))))
-        return bundle.preprocessor.pad(bundle.preprocessor.select_windows(cut, [0, 1]))
+        tokens = bundle.preprocessor.encode(Ragged.from_row_lengths(tf.constant(flat), list(map(len, words))))
+        return bundle.preprocessor.pad(bundle.preprocessor.select_windows(tokens, [0, 1]))
     return bundle.preprocessor(list(TEXTS[:2]))
 
 
@@ -50,12 +50,12 @@ def uneven_pair_bundle(**model):
     return make_pair_bundle(encoder=sized, **model)
 
 
-def some_kept(model, seed: int = 0) -> tuple[list, list]:
-    """Of each block of each group the heads and the feed-forward rows that stay, at random."""
+def random_selection(model, seed: int = 0) -> tuple[list, list]:
+    """Selects random heads and feed-forward rows to retain, in each block of each group."""
     rng = np.random.default_rng(seed)
 
-    def draw(count: int, keep: int) -> np.ndarray:
-        return np.sort(rng.choice(count, keep, replace=False))
+    def draw(count: int, size: int) -> np.ndarray:
+        return np.sort(rng.choice(count, size, replace=False))
 
     heads, rows = [], []
     for number, group in enumerate(prunable_groups(model)):
@@ -67,7 +67,7 @@ def some_kept(model, seed: int = 0) -> tuple[list, list]:
 
 
 def zero(model, heads, rows) -> None:
-    """Puts zeros in place of what does not stay."""
+    """Sets the heads and rows that are not retained to zero."""
     for group, of_heads, of_rows in zip(prunable_groups(model), heads, rows, strict=True):
         for block, its_heads, its_rows in zip(group.blocks, of_heads, of_rows, strict=True):
             gates = np.repeat(np.isin(np.arange(block.heads), its_heads), block.head_size)

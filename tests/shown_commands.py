@@ -106,7 +106,7 @@ def _is_whole(line: str) -> bool:
 
 
 def write_pairs(path: Path) -> None:
-    """Writes questions with candidates, or triplets if the file name says so."""
+    """Writes questions with candidates, or triplets, according to the file name."""
     rows: list[tuple] = [(*row[:2], str(row[2]), row[3]) for row in ranking_rows(16, 4, seed=len(path.name))]
     names: tuple[str, ...] = ("text_a", "text_b", "label", "query_id")
     if "triplets" in path.name:
@@ -117,7 +117,7 @@ def write_pairs(path: Path) -> None:
 
 
 def write_table(path: Path) -> None:
-    """Writes pairs if the file name says so, else texts with both kinds of label column."""
+    """Writes pairs, or texts with both kinds of label column, according to the file name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".conll":
         write_conll(path, tagged_sentences(45, seed=len(path.name)))
@@ -159,10 +159,10 @@ def is_long(line: str, module: str, arguments: list[str]) -> bool:
 
 
 def tiny_flags(module: str, arguments: list[str]) -> list[str]:
-    """Returns flags that make a fit or a comparison short; a pretrained or named encoder keeps its sizes."""
+    """Returns flags that make a fit or a comparison short; the sizes of a pretrained or named encoder stay."""
     if module == "training.compare":
-        kept = [flag for flag in TINY if not re.search("learning-rate|report", flag)]
-        return [*kept, "--rates=0.01", "--rounds=1"]
+        selected = [flag for flag in TINY if not re.search("learning-rate|report", flag)]
+        return [*selected, "--rates=0.01", "--rounds=1"]
     if module not in ("training.fit", "training.launch"):
         return []
     if {"few.csv", "few_pairs.csv"} & set(arguments) and "--encoder.pretrained" in arguments:
@@ -203,7 +203,7 @@ def run_line(line: str, expects_output: bool = True) -> None:
             data = Path(stage.stdin).read_bytes()
         module = module_of(stage)
         if module is None:
-            # Any other command of a pipe passes its input on.
+            # Any other command of a pipe returns its input.
             assert stage.words[0] in ("echo", "printf", "cat", "head", "jq"), line
             if stage.words[0] in ("echo", "printf"):
                 data = (" ".join(stage.words[1:]) + "\n").encode()

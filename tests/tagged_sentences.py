@@ -1,4 +1,4 @@
-"""Sentences made from small word lists, whose names follow a rule that can be learnt: who comes after which word."""
+"""Sentences made from small word lists. The preceding word determines the type of each name."""
 
 import random
 from pathlib import Path

@@ -160,7 +160,7 @@ def test_cycles_are_found():
     assert cycles({"a": {"b"}, "b": set()}) == []
 
 
-def test_imports_run_one_way():
+def test_packages_do_not_import_packages_above_them():
     wrong = {
         name: found
         for name, path in MODULES.items()
@@ -179,13 +179,13 @@ def test_no_circular_imports():
     assert not cycles(edges)
 
 
-def test_layers_and_models_use_no_backend_of_their_own():
+def test_layers_and_models_import_no_backend():
     paths = [path for name, path in MODULES.items() if name.startswith(("kmha.layers.", "kmha.models."))]
     assert len(paths) > 15
     assert not {path.name: found for path in paths if (found := imported_roots(path) & BACKENDS)}
 
 
-def test_no_file_is_executed():
+def test_no_module_executes_files():
     assert not {name for name, path in MODULES.items() if imported_roots(path) & UNSAFE_IMPORTS}
     assert not {name: found for name, path in MODULES.items() if (found := list(unsafe_calls(TREES[path])))}
 
@@ -206,7 +206,7 @@ def test_names_state_a_concept():
 
 
 @pytest.mark.parametrize("package", ["training", "export"])
-def test_top_level_holds_few_modules(package):
+def test_the_top_level_of_a_package_has_few_modules(package):
     modules = [path for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
     assert len(modules) <= MOST_MODULES
 
@@ -226,7 +226,7 @@ def command_path(command: str) -> Path:
     return folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
 
 
-def test_commands_open_with_their_usage():
+def test_docstrings_of_commands_start_with_their_usage():
     wrong = [
         command
         for command in COMMANDS
@@ -235,8 +235,8 @@ def test_commands_open_with_their_usage():
     assert not wrong
 
 
-def test_commands_start_light():
-    """Help and a mistyped flag must answer at once: TensorFlow alone takes seconds to import."""
+def test_commands_start_without_heavy_imports():
+    """Help and the error of a mistyped flag must be fast: TensorFlow alone takes seconds to import."""
     modules = [name_of(command_path(command)) for command in COMMANDS]
     program = (
         "import importlib, json, sys\n"
@@ -343,7 +343,7 @@ READS_OWN_FILES = {
     "export.savedmodel.predictor",
     "export.savedmodel.write",
 }
-# Items of rows, which `training.io.tables` has parsed.
+# Items of rows that `training.io.tables` has parsed.
 PARSES_OTHER_JSON = {"training.tasks.tag.rows", "export.batch.rows"}
 
 

@@ -24,7 +24,7 @@ def test_an_artifact_is_made_once():
     assert (first[0] / "file").read_text() == "content"
 
 
-def test_an_artifact_whose_making_failed_is_made_again():
+def test_an_artifact_is_made_again_after_a_failure():
     def fail(folder):
         (folder / "half").write_text("")
         raise RuntimeError

@@ -1,4 +1,4 @@
-"""Each thing a user can get wrong: one line on stderr, exit status 2, nothing half-written.
+"""Invalid input: one line on stderr, exit status 2, no partial output.
 
 docs/how-to/messages.md has the frequent ones; `test_transcripts.py` runs it.
 """
@@ -22,7 +22,7 @@ GOOD = "text,label\n" + "".join(f"{text},{label}\n" for text, label in ROWS)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder to work in, with a good file."""
+    """A working folder with a valid file."""
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "good.csv", ROWS)
     return tmp_path
@@ -49,7 +49,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("case", DATA)
-def test_rows_that_cannot_be_learnt_from(folder, case):
+def test_invalid_training_rows_are_refused(folder, case):
     content, message = DATA[case]
     (folder / "a.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
     parts = ["--data.train", "a.csv"]
@@ -104,8 +104,8 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
         (["--out", "x" * 300], f"--out {'x' * 300}: cannot write there, File name too long"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_meant(folder, arguments, message):
-    # Were such a setting let through, the missing rows would be the complaint.
+def test_invalid_settings_are_refused(folder, arguments, message):
+    # With these rows, the setting is the only error.
     if not any(flag.startswith(("--data.train", "--data.test")) for flag in arguments):
         arguments = [*arguments, "--data.train", "good.csv"]
     assert refused(folder, fit, *arguments).startswith(message)
@@ -125,7 +125,7 @@ def test_settings_that_cannot_be_meant(folder, arguments, message):
         ),
     ],
 )
-def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):
+def test_an_invalid_file_of_settings_is_refused(folder, text, message):
     (folder / "a.toml").write_text(text)
     assert refused(folder, fit, "--config", "a.toml", "--data.train", "good.csv").startswith(message)
 
@@ -152,7 +152,7 @@ def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):
     ],
     ids=["deep", "5,000 digits", "400 digits", "size", "null", "name", "escape"],
 )
-def test_a_hostile_file_of_settings(folder, text, message):
+def test_a_hostile_file_of_settings_is_refused(folder, text, message):
     (folder / "a.toml").write_text(text)
     data = [] if "[data]" in text else ["--data.train", "good.csv"]
     found = refused(folder, fit, "--config", "a.toml", *data)
@@ -160,14 +160,14 @@ def test_a_hostile_file_of_settings(folder, text, message):
 
 
 @pytest.mark.parametrize("flag", ["--config", "--data.train", "--text.vocabulary", "--encoder.vectors"])
-def test_a_pipe_is_no_input_file(folder, flag):
+def test_a_pipe_is_refused_as_an_input_file(folder, flag):
     os.mkfifo(folder / "pipe.csv")
     data = [] if flag == "--data.train" else ["--data.train", "good.csv"]
     message = refused(folder, fit, flag, "pipe.csv", *data)
     assert "pipe.csv: expected a " in message or "pipe.csv: expected a file of word vectors" in message
 
 
-def test_labels_and_columns_control_no_terminal(folder):
+def test_control_characters_of_labels_and_columns_are_escaped(folder):
     (folder / "a.csv").write_text("text,la\x1b[31mbel\nx,a\n")
     assert "la\\x1b[31mbel" in refused(folder, fit, "--data.train", "a.csv")
     (folder / "a.csv").write_text("text,label\nx,\x1b]0;a\x07\ny,\x1b]0;a\x07\n")
@@ -175,13 +175,13 @@ def test_labels_and_columns_control_no_terminal(folder):
     assert "got only '\\x1b]0;a\\x07'" in message and message.isprintable()
 
 
-def test_a_vocabulary_with_a_token_twice(folder):
+def test_a_vocabulary_with_a_duplicate_token_is_refused(folder):
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "a"]))
     message = refused(folder, fit, "--data.train", "good.csv", "--text.vocabulary", "vocab.txt")
     assert message == "vocab.txt:7: tokens must be distinct, got 'a' again (first in line 6)"
 
 
-def test_vectors_of_the_wrong_width(folder):
+def test_vectors_of_the_wrong_width_are_refused(folder):
     (folder / "vectors.txt").write_text("soup 1 2 3\n")
     outcome = call(fit, "--data.train", "good.csv", "--encoder.vectors", "vectors.txt", *TINY)
     assert outcome.status == 2
@@ -192,20 +192,20 @@ def test_vectors_of_the_wrong_width(folder):
 
 
 @pytest.mark.parametrize("flags", [[], ["--overwrite"]])
-def test_a_folder_that_holds_something_else_is_never_replaced(folder, flags):
+def test_a_folder_with_other_files_is_never_replaced(folder, flags):
     (folder / "thesis").mkdir()
     (folder / "thesis" / "chapter1.txt").touch()
     message = refused(folder, fit, "--data.train", "good.csv", "--out", "thesis", *flags)
     assert message == "--out thesis: expected a new folder, got a folder with files that are not a run"
 
 
-def test_a_folder_that_holds_another_run(folder, news_run):
+def test_a_folder_with_a_run_is_not_replaced_without_overwrite(folder, news_run):
     message = refused(folder, fit, "--data.train", "good.csv", "--out", str(news_run.folder))
     assert message.endswith("expected a new folder, got a folder with a run; use --overwrite to replace it")
 
 
 @pytest.mark.parametrize("main", [predict, lambda argv: evaluate([*argv, "--data", "good.csv"])])
-def test_a_folder_that_is_no_run(folder, main):
+def test_a_folder_without_a_run_is_refused(folder, main):
     assert refused(folder, main, ".").startswith(".: expected a run folder with bundle.json")
     assert refused(folder, main, "none").startswith("none: expected a run folder with bundle.json")
 
@@ -219,16 +219,16 @@ def test_a_folder_that_is_no_run(folder, main):
         ([], "missing --data PATH"),
     ],
 )  # fmt: skip
-def test_rows_that_cannot_be_judged(folder, news_run, arguments, message):
+def test_invalid_evaluation_rows_are_refused(folder, news_run, arguments, message):
     assert refused(folder, evaluate, str(news_run.folder), *arguments).startswith(message)
 
 
-def test_a_negative_number_of_answers(folder):
+def test_a_negative_number_of_predictions_or_a_missing_run_is_refused(folder):
     assert refused(folder, predict, "run", "--top", "-1") == "--top: expected at least 0, got -1"
     assert refused(folder, predict) == "missing RUN (Run folder that training.fit wrote)"
 
 
-def test_the_process_itself_exits_with_2_and_no_traceback(folder):
+def test_a_process_exits_with_status_2_and_no_traceback(folder):
     (folder / "a.csv").write_bytes(b"text,label\nx,a\n\xff,b\n")
     done = subprocess.run(
         [sys.executable, "-m", "training.fit", "--data.train", "a.csv"],
@@ -245,7 +245,7 @@ def test_the_process_itself_exits_with_2_and_no_traceback(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "good.csv"]
 
 
-def test_what_is_wrong_with_settings_or_rows_is_known_before_tensorflow_loads(folder):
+def test_invalid_settings_or_rows_are_reported_before_tensorflow_is_imported(folder):
     program = (
         "import sys; from training.fit import main\n"
         "heavy = lambda: {'tensorflow', 'keras', 'sklearn'} & set(sys.modules)\n"

@@ -29,7 +29,7 @@ fill = load_program(PAGE / "fill.py")
 
 
 def in_node(program: str, given: object) -> object:
-    """What a program writes of `given`; it can import the page's modules from `page`."""
+    """Returns what a JavaScript program prints for `given`; functions of the page's modules are imported."""
     opening = f"""
     import {{ readFileSync }} from "node:fs";
     const given = JSON.parse(readFileSync(0, "utf8"));
@@ -69,7 +69,7 @@ def test_every_label_belongs_to_an_element():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_every_import_is_there(path):
+def test_every_imported_file_exists(path):
     for name in re.findall(r'(?:from|import\()\s*"([^"]+)"', path.read_text("utf-8")):
         assert name in import_map() or name.removeprefix("./") in (*fill.PAGE, fill.TOKENIZER.name)
 
@@ -77,12 +77,12 @@ def test_every_import_is_there(path):
 def test_every_package_of_the_import_map_is_installed_with_its_version():
     versions = json.loads((PAGE / "package.json").read_text("utf-8"))["dependencies"]
     mapped = {re.match(r"\./node_modules/((?:@[^/]+/)?[^/]+)/", path)[1] for path in import_map().values()}  # pyright: ignore
-    # LiteRT brings its second package itself.
+    # LiteRT installs its second package itself.
     assert mapped - {"@litertjs/wasm-utils"} == set(versions)
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions.values())
 
 
-def test_the_page_asks_nobody_else():
+def test_the_page_loads_nothing_from_other_hosts():
     for path in [*MODULES, PAGE / "index.html", PAGE / "style.css"]:
         assert not re.search(r"https?://|[\"']//", path.read_text("utf-8")), path.name
 
@@ -92,14 +92,14 @@ def test_the_page_asks_nobody_else():
     "path", [*MODULES, ROOT / "clients" / "pages" / "check.js"], ids=lambda path: path.name
 )
 def test_every_script_is_a_module_that_parses(path, tmp_path):
-    copy = shutil.copyfile(path, tmp_path / f"{path.stem}.mjs")
-    result = subprocess.run([str(NODE), "--check", str(copy)], capture_output=True, text=True, timeout=60)
+    copied = shutil.copyfile(path, tmp_path / f"{path.stem}.mjs")
+    result = subprocess.run([str(NODE), "--check", str(copied)], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
 
 
 @needs_node
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
-def test_words_stand_for_all_tokens_in_order(tokenization):
+def test_words_cover_all_tokens_in_order(tokenization):
     bundle = make_bundle(tokenization=tokenization)
     texts = [*TEXTS, "", "  two\u3000spaces ", "Ünknown🚢words, cafés!", "bread " * 40]
     program = """
@@ -122,7 +122,7 @@ def test_words_stand_for_all_tokens_in_order(tokenization):
 @needs_node
 @pytest.mark.parametrize("choice", [(None, None), (1, None), (None, 2), (0, 1)])
 @pytest.mark.parametrize("whose", [None, 1])
-def test_attention_is_the_mean_a_token_of_a_word_gets(choice, whose):
+def test_the_attention_to_a_word_is_the_mean_of_its_tokens(choice, whose):
     layers, heads, length, real = 2, 3, 7, 5
     weights = np.random.default_rng(3).random((layers, heads, length, length))
     words = [{"first": 0, "last": 1}, {"first": 1, "last": 4}, {"first": 4, "last": 5}]
@@ -149,17 +149,17 @@ def test_attention_is_the_mean_a_token_of_a_word_gets(choice, whose):
     np.testing.assert_allclose(np.asarray(in_node(program, given), float), expected, rtol=1e-9)
 
 
-def test_a_folder_is_filled_with_all_that_the_page_asks_for(tmp_path):
+def test_fill_writes_all_files_that_the_page_loads(tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     (site / "model.onnx").write_text("of an earlier filling")
     fill.fill(one_label_bundle(), site)
     assert (site / "model.onnx").stat().st_size > 1000
     names = {path.name for path in site.iterdir()}
-    asked = set(re.findall(r'(?:src|href)="([\w.]+)"', HTML)) | set(re.findall(r'"([\w.]+\.json)"', SCRIPT))
-    asked |= set(re.findall(r'file: "([\w.]+)"', (PAGE / "runtimes.js").read_text("utf-8")))
-    assert {"model.tflite", "model.onnx", "model.tokenizer.json"} < asked
-    assert asked | {*fill.PAGE, "tokenizer.js"} <= names
+    loaded = set(re.findall(r'(?:src|href)="([\w.]+)"', HTML)) | set(re.findall(r'"([\w.]+\.json)"', SCRIPT))
+    loaded |= set(re.findall(r'file: "([\w.]+)"', (PAGE / "runtimes.js").read_text("utf-8")))
+    assert {"model.tflite", "model.onnx", "model.tokenizer.json"} < loaded
+    assert loaded | {*fill.PAGE, "tokenizer.js"} <= names
     assert json.loads((site / "examples.json").read_text("utf-8")) == fill.examples(TEXTS)
 
 
@@ -169,7 +169,7 @@ def test_examples_are_spread_over_the_sample(count, expected):
     assert len(set(chosen)) == len(chosen) == expected
 
 
-def test_filling_without_a_run_is_one_line(tmp_path, capsys):
+def test_filling_without_a_run_prints_one_line(tmp_path, capsys):
     assert fill.main([str(tmp_path / "none"), str(tmp_path / "site")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (tmp_path / "site").exists()

@@ -80,7 +80,7 @@ def test_an_unknown_data_set_is_refused(tmp_path, capsys, command):
     assert "got trek" in capsys.readouterr().err
 
 
-def test_made_data_sets_have_no_copies_and_no_rare_labels(tmp_path):
+def test_generated_data_sets_have_no_duplicates_and_no_rare_labels(tmp_path):
     (tmp_path / "de").mkdir()
     for name, count in (("a", 80), ("b", 100), ("de/few", 20)):
         texts = "\n%\n".join(f"text number {number} of\n{name}" for number in [*range(count), *range(5)])

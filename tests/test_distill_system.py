@@ -61,8 +61,8 @@ def test_distilled_run_reports_its_teacher_and_can_be_repeated(folder, tmp_path)
     # It is evaluated with its own order of labels.
     bundle = Bundle.load(teacher)
     rows = news_rows(12, seed=2)
-    answers = bundle.predict([text for text, _ in rows])
-    right = [answer["label"] == label for answer, (_, label) in zip(answers, rows, strict=True)]
+    predictions = bundle.predict([text for text, _ in rows])
+    right = [prediction["label"] == label for prediction, (_, label) in zip(predictions, rows, strict=True)]
     assert metrics["teacher"]["accuracy"] == pytest.approx(np.mean(right))
     noted = json.loads((tmp_path / "one" / MANIFEST).read_text())["data"]
     assert noted["teacher"] == {"name": str(teacher), "sha256": sha256(teacher / MANIFEST)}
@@ -74,15 +74,15 @@ def test_distilled_run_reports_its_teacher_and_can_be_repeated(folder, tmp_path)
     assert again.status == 0, again.err
     assert f"predictions for {train_rows + 20} rows found in {tmp_path / 'cache'}" in again.err
     assert first.json | {"run": ""} == again.json | {"run": ""}
-    # Without its texts, or with another teacher, there are other answers.
+    # Other texts or another teacher would have other predictions.
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 TEXTS = [text for text, _ in news_rows(16, seed=9)]
 
 
-def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
-    """A student of the teacher's answers alone, to sixteen rows whose labels say nothing."""
+def train_student(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
+    """Trains a student on teacher predictions only, for sixteen rows with uninformative labels."""
     save(teacher, folder / "teacher")
     rows = [(text, teacher.labels[number % 3]) for number, text in enumerate(TEXTS)]
     write_csv(folder / "train.csv", rows)
@@ -106,7 +106,7 @@ def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
         folder / "run",
     )
     assert outcome.status == 0, outcome.err
-    # The last weights, for the labels would choose others.
+    # The last weights: the labels would select others.
     return Bundle.load(folder / "run")
 
 
@@ -114,19 +114,19 @@ def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
 def test_student_overfits_teacher_predictions_without_labels(tmp_path, monkeypatch):
     from training.engine import loop
 
-    # The validation rows have labels; here only the teacher is to decide, so that the last weights are kept.
+    # The validation rows have labels, which must not select the weights: the last weights are saved.
     monkeypatch.setattr(loop.RunState, "restore_best", lambda self: None)
     teacher = make_bundle(LABELS)
     head = teacher.model.head
-    # Sure of itself, and of something else for each text.
+    # Confident predictions that differ between texts.
     head.kernel.assign(10 * head.kernel)
     head.bias.assign(head.bias - np.log(teacher.probabilities(TEXTS)).mean(axis=0))
-    student = learnt_from(tmp_path, teacher)
+    student = train_student(tmp_path, teacher)
     assert student.labels == sorted(LABELS)
     order = [LABELS.index(label) for label in student.labels]
-    expected, given = teacher.probabilities(TEXTS)[:, order], student.probabilities(TEXTS)
+    expected, found = teacher.probabilities(TEXTS)[:, order], student.probabilities(TEXTS)
     assert expected.std(axis=0).min() > 0.1
-    np.testing.assert_allclose(given, expected, atol=0.1)
+    np.testing.assert_allclose(found, expected, atol=0.1)
 
 
 @pytest.mark.second
@@ -202,6 +202,6 @@ def test_pruned_vocabulary_has_the_tokens_of_the_rows(folder, tmp_path):
     outcome = call(fit, *flags, "--out", tmp_path / "run")
     assert outcome.status == 0, outcome.err
     whole = (folder / "teacher" / "vocab.txt").read_text("utf-8").split("\n")[:-1]
-    kept = (tmp_path / "run" / "vocab.txt").read_text("utf-8").split("\n")[:-1]
-    assert f"{len(kept)} of {len(whole)} tokens of the vocabulary kept" in outcome.err
-    assert len(kept) < len(whole) and [token for token in whole if token in set(kept)] == kept
+    pruned = (tmp_path / "run" / "vocab.txt").read_text("utf-8").split("\n")[:-1]
+    assert f"{len(pruned)} of {len(whole)} tokens of the vocabulary retained" in outcome.err
+    assert len(pruned) < len(whole) and [token for token in whole if token in set(pruned)] == pruned

@@ -1,4 +1,4 @@
-"""From a file of long texts to a classifier that reads them in windows, and what a run is for, through the commands."""
+"""From a file of long texts to a classifier with windows, through the commands."""
 
 import dataclasses
 import random
@@ -28,7 +28,7 @@ WINDOWS = ["--text.max-length=48", "--classify.window=16", "--classify.window-ov
 
 
 def late_rows(count: int, seed: int) -> list[tuple[str, str]]:
-    """Texts whose label shows only after more words than a window holds, but for a few short ones."""
+    """Texts whose label appears only after the first window, except for a few short ones."""
     rng = random.Random(seed)
     rows = []
     for number, (text, label) in enumerate(news_rows(count, seed)):
@@ -63,7 +63,7 @@ def test_text_after_the_first_window_is_used(run):
     assert bundle.model.encoder_config.max_length == 16 and bundle.preprocessor.max_length == 48
     settings = tomllib.loads((run.folder / "config.toml").read_text())["classify"]
     assert (settings["window"], settings["window_overlap"], settings["window_pooling"]) == (16, 4, "mean")
-    # What is computed is told with the windows' overlap in it.
+    # The reported number of computed tokens includes the overlap of the windows.
     share = float(run.err.split("times the real tokens")[0].split()[-1])
     assert share > 1.2
 
@@ -74,8 +74,8 @@ def test_predictions_do_not_depend_on_the_batch(run):
     together = bundle.probabilities(texts)
     alone = np.concatenate([bundle.probabilities([text]) for text in texts[:4]])
     np.testing.assert_allclose(together[:4], alone, atol=1e-5)
-    (answer,) = call(predict, run.folder, stdin=f"{texts[1]}\n".encode()).out.splitlines()
-    assert f'"label": "{bundle.labels[together[1].argmax()]}"' in answer
+    (line,) = call(predict, run.folder, stdin=f"{texts[1]}\n".encode()).out.splitlines()
+    assert f'"label": "{bundle.labels[together[1].argmax()]}"' in line
     scores = call(evaluate, run.folder, "--data", run.test).json
     assert scores["accuracy"] == pytest.approx(run.metrics["accuracy"], abs=1e-6)
 

@@ -1,7 +1,7 @@
 """A run and its exports, written before the modules moved into packages, load and predict the same.
 
-The folder holds what version 0.1.0 wrote at commit 4ffea79 for 90 synthetic rows: the run folder, its SavedModel,
-TFLite and ONNX files, and the predictions of each for texts.txt.
+Version 0.1.0 wrote the folder at commit 4ffea79 for 90 synthetic rows. It has the run, its SavedModel, TFLite and ONNX
+files, and the predictions of each for texts.txt.
 """
 
 import json
@@ -19,7 +19,7 @@ from training.predict import main as predict
 
 EARLIER = Path(__file__).parent / "earlier_run"
 TEXTS = (EARLIER / "texts.txt").read_bytes()
-# Another processor may add in another order.
+# The order of additions depends on the processor.
 TOLERANCE = 1e-6
 
 

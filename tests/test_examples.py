@@ -1,4 +1,4 @@
-"""Every file in examples/ can be fitted with, and its header says how, how long and how well."""
+"""Every file in examples/ has valid settings, and a header with command, expected time and expected score."""
 
 import re
 import shlex
@@ -20,13 +20,13 @@ def header(path: Path) -> str:
     return "\n".join(line for line in lines[: lines.index("")] if line.startswith("#"))
 
 
-def test_there_are_examples():
+def test_examples_exist():
     assert EXAMPLES
 
 
 @every_example
-def test_its_settings_are_fine(path):
-    # The rows are the user's: only the sample of reviews comes without.
+def test_the_settings_of_an_example_are_valid(path):
+    # Users pass their own rows, except for the sample of reviews.
     rows = [] if path.stem == "reviews" else ["--data.train", "train.csv"]
     config = parse(FitConfig, ["--config", str(path), *rows], "fit")
     check_settings(config)
@@ -34,7 +34,7 @@ def test_its_settings_are_fine(path):
 
 
 @every_example
-def test_its_header_states_command_time_and_score(path):
+def test_the_header_of_an_example_has_command_time_and_score(path):
     stated = dict(
         re.findall(r"^# (command|expected time|expected score):\s+(\S.*)$", header(path), re.MULTILINE)
     )
@@ -43,7 +43,7 @@ def test_its_header_states_command_time_and_score(path):
 
 
 @every_example
-def test_its_command_names_it_and_is_one(path, monkeypatch):
+def test_the_header_of_an_example_has_one_command_with_its_file(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     (command,) = re.findall(r"^# command:\s+(\S.*)$", header(path), re.MULTILINE)
     python, dash_m, module, *arguments = shlex.split(command)

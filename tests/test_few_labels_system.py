@@ -50,7 +50,7 @@ def test_both_stages_are_compared_and_all_rows_are_trained_on(few):
     choice = metrics["fewshot"]
     assert set(choice["losses"]) == {"probe", "contrastive"} and choice["stage"] in choice["losses"]
     assert choice["folds"] == 3 and choice["cross_validated"]
-    # Cross-validated: the model itself knows these rows.
+    # Cross-validated: the model itself was trained on these rows.
     assert metrics["validation"]["rows"] == 18 and metrics["test"]["rows"] == 60
     assert outcome.json["accuracy"] > 0.5
     scores = call(evaluate, run, "--data", test).json
@@ -127,7 +127,7 @@ def test_a_label_with_a_single_row_is_trained(few, tmp_path):
 
 
 @pytest.mark.second
-def test_several_labels(few, tmp_path):
+def test_rows_with_several_labels_are_trained_on(few, tmp_path):
     rows = [
         (text, "|".join({label, "news"} if number % 2 else {label}))
         for number, (text, label) in enumerate(news_rows(18, 0))
@@ -154,7 +154,7 @@ def test_suggested_texts_are_ready_for_labels(few, tmp_path):
     assert refused.status == 2 and "got none" in refused.err
 
 
-def test_given_validation_rows_are_used_for_calibration(few, tmp_path):
+def test_explicit_validation_rows_are_used_for_calibration(few, tmp_path):
     validation = write_csv(tmp_path / "validation.csv", news_rows(30, 7))
     flags = (
         "--data.validation",
@@ -171,7 +171,7 @@ def test_given_validation_rows_are_used_for_calibration(few, tmp_path):
 
 
 def test_ngrams_are_added_where_cross_validation_is_certain(few, tmp_path):
-    # A frozen encoder with random weights knows less than the words.
+    # A frozen encoder with random weights predicts worse than the linear path.
     data = write_csv(tmp_path / "rows.csv", news_rows(90, 3))
     flags = (*few[0], "--data.train", data, "--fewshot=probe", "--no-baseline")
     outcome = call(fit, *SETTINGS, *flags, "--out", tmp_path / "run")
@@ -204,7 +204,7 @@ def test_a_stage_without_a_pretrained_encoder_is_refused(few, tmp_path):
 
 @pytest.fixture(scope="module")
 def texts(few, tmp_path_factory):
-    """Texts without labels, among them copies and those of the training and test rows: 30 new ones."""
+    """Texts without labels, including duplicates and texts of the training and test rows: 30 new ones."""
     flags, *_ = few
     path = tmp_path_factory.mktemp("texts") / "more.txt"
     rows = [text for text, _ in news_rows(30, 5)]
@@ -222,7 +222,7 @@ def test_texts_without_labels_are_a_candidate(few, texts, tmp_path):
     choice = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))["fewshot"]
     losses = choice["losses"]
     assert set(losses) == {"probe", "contrastive", "pseudo-labels"}
-    # The texts change no other candidate.
+    # The texts do not change the other candidates.
     before = json.loads((few[3] / "metrics.json").read_text("utf-8"))["fewshot"]["losses"]
     assert losses["probe"] == pytest.approx(before["probe"], abs=1e-3)
     is_chosen = choice["stage"] == "pseudo-labels"
@@ -324,8 +324,8 @@ def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint,
     model = Bundle.load(run).model
     assert (model.form, model.rounds) == ("cross", 0)
     assert call(evaluate, run, "--data", test).json["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)
-    answer = call(predict, run, stdin=b"the ferry crosses the river\tthe ferry never sings\n")
-    assert answer.status == 0 and 0 < answer.json["score"] < 1
+    predicted = call(predict, run, stdin=b"the ferry crosses the river\tthe ferry never sings\n")
+    assert predicted.status == 0 and 0 < predicted.json["score"] < 1
     assert call(export_onnx, run, tmp_path / "model.onnx").status == 0
     verified = call(verify, run, tmp_path / "model.onnx", "--data", test)
     assert verified.status == 0, verified.err

@@ -65,7 +65,7 @@ def test_a_model_starts_from_the_checkpoint(checkpoint, tmp_path, task):
     assert scores.status == 0, scores.err
 
 
-def test_a_path_that_adds_nothing_is_left_out(checkpoint, tmp_path, monkeypatch):
+def test_a_linear_path_without_a_gain_is_left_out(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("training.linear.weighing.trusted_share", lambda gains: 0.0)
     data, outcome = fitted(checkpoint, tmp_path, "classify")
     assert "linear path: " in outcome.err and "the model is its encoder" in outcome.err
@@ -74,11 +74,11 @@ def test_a_path_that_adds_nothing_is_left_out(checkpoint, tmp_path, monkeypatch)
     assert scores.status == 0, scores.err
 
 
-def test_frozen_blocks_are_those_of_the_checkpoint_and_others_have_moved(checkpoint, tmp_path):
+def test_frozen_blocks_equal_the_checkpoint_and_others_differ(checkpoint, tmp_path):
     fitted(checkpoint, tmp_path, "classify", "--finetune.frozen-layers=1", "--optimizer.learning-rate=0.01")
     before, after = weights_of(checkpoint), weights_of(tmp_path / "run")
-    moved = {path for path in after if not np.array_equal(after[path], before[path][: len(after[path])])}
-    assert moved and all(path.startswith("block_1/") for path in moved)
+    changed = {path for path in after if not np.array_equal(after[path], before[path][: len(after[path])])}
+    assert changed and all(path.startswith("block_1/") for path in changed)
 
 
 @pytest.mark.second
@@ -103,7 +103,7 @@ def test_the_written_settings_rerun_the_job(checkpoint, tmp_path):
 
 @pytest.mark.second
 @pytest.mark.parametrize("task", ["classify", "match", pytest.param("tag", marks=pytest.mark.slow)])
-def test_what_bfloat16_taught_is_kept_and_judged_in_float32(checkpoint, tmp_path, task):
+def test_a_model_trained_in_bfloat16_is_saved_and_evaluated_in_float32(checkpoint, tmp_path, task):
     (tmp_path / "test").mkdir()
     test = write_rows(tmp_path / "test" / "rows", task, seed=1)
     _, outcome = fitted(checkpoint, tmp_path, task, "--precision=bfloat16", f"--data.test={test}")

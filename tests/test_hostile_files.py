@@ -1,4 +1,4 @@
-"""Every command on a changed run, TOML or data file exits with 0 or 2 and one line; `make soak` tries 2,000 changes."""
+"""Every command on a changed run, TOML or data file exits with 0 or 2 and one line; `make soak` runs 2,000 cases."""
 
 import gc
 import logging
@@ -68,7 +68,7 @@ def runs(folder):
     return Runs(folder)
 
 
-def test_every_command_that_reads_a_run_is_tried():
+def test_every_command_that_reads_a_run_is_tested():
     assert set(RUN_CASES) == set(COMMANDS) == set(MODULES) - NOT_CHANGED
     cases = sum(RUN_CASES.values()) + sum(ROW_CASES.values())
     assert cases + ROWS_READ + SETTINGS_READ + SETTINGS_FITTED >= 2_000
@@ -94,7 +94,7 @@ def try_cases(name: str, count: int, changes: Any, command: Callable) -> None:
     """Calls a command with so many changes, and logs how many of them it accepted."""
     statuses = []
 
-    # To find a smaller change would take longer than all others.
+    # Shrinking a failing case would take longer than all cases.
     @settings(max_examples=count, phases=[Phase.explicit, Phase.generate], database=None)
     @given(changed=changes)
     def every_change(changed):
@@ -104,7 +104,7 @@ def try_cases(name: str, count: int, changes: Any, command: Callable) -> None:
 
     started = time.monotonic()
     every_change()
-    # Each run that was loaded has graphs of its own.
+    # Each loaded run has separate graphs.
     gc.collect()
     accepted = len(statuses) - statuses.count(2)
     logger.info(f"{name}: {len(statuses)} cases, {accepted} accepted, {time.monotonic() - started:.0f} s ")

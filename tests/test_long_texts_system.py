@@ -18,7 +18,7 @@ from training.fit import main as fit
 from training.runtime import memory_estimate
 
 WINDOW: dict[str, Any] = {"attention_window": 2, "attention_globals": 1}
-# Of lengths that are known only when it runs the longest decides: these texts go through blocks.
+# A graph has no static lengths, so that the maximum length decides: these texts are computed in blocks.
 FLAGS = [*TINY, *NO_DROPOUT, "--no-baseline", f"--text.max-length={LONG_FROM}", "--train.epochs=1"]
 
 
@@ -29,7 +29,7 @@ def rows(tmp_path_factory):
 
 @pytest.mark.second
 @pytest.mark.parametrize("window", [[], ["--encoder.attention-window=3", "--encoder.attention-globals=2"]])
-def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tmp_path, window):
+def test_predictions_for_long_texts_are_equal_in_blocks_and_over_all_pairs(rows, tmp_path, window):
     done = call(fit, f"--data.train={rows}", *FLAGS, *window, "--out", tmp_path / "run")
     assert done.status == 0, done.err
     bundle = Bundle.load(tmp_path / "run")
@@ -37,31 +37,31 @@ def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tm
     assert (config.attention_window, config.attention_globals) == ((3, 2) if window else (None, 1))
     texts = [text for text, _ in news_rows(5, seed=2)]
     features = bundle.preprocessor(texts)
-    answers = []
+    outputs = []
     for length in (1, None):
         with blocks_from(length):
-            answers.append(bundle.model(features, training=False).numpy())
-    np.testing.assert_allclose(*answers, atol=1e-5)
-    np.testing.assert_allclose(bundle.probabilities(texts), bundle.model.probabilities(answers[0]), atol=1e-5)
+            outputs.append(bundle.model(features, training=False).numpy())
+    np.testing.assert_allclose(*outputs, atol=1e-5)
+    np.testing.assert_allclose(bundle.probabilities(texts), bundle.model.probabilities(outputs[0]), atol=1e-5)
 
 
-def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, monkeypatch):
+def test_a_batch_larger_than_memory_is_refused_in_one_line_without_output(rows, tmp_path, monkeypatch):
     monkeypatch.setattr("training.engine.trainer.available_bytes", lambda: 1_000_000)
     assert memory_estimate.available_bytes() != 1_000_000
     done = call(fit, f"--data.train={rows}", *FLAGS, "--out", tmp_path / "run")
     assert done.status == 2
-    said = done.err.splitlines()[-1]
-    assert said.startswith(
+    message = done.err.splitlines()[-1]
+    assert message.startswith(
         "error: --train.batch-tokens: expected batches that fit into 1,000,000 bytes of free memory, got"
     )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.second
-def test_every_copy_of_a_run_with_a_window_passes_verify(tmp_path):
+def test_every_export_of_a_run_with_a_window_passes_verify(tmp_path):
     bundle = make_bundle(**WINDOW, num_layers=2)
     bundle.save(tmp_path / "run")
-    labels = [answer["label"] for answer in bundle.predict(TEXTS)]
+    labels = [prediction["label"] for prediction in bundle.predict(TEXTS)]
     assert not np.allclose(
         bundle.probabilities(TEXTS), make_bundle(num_layers=2).probabilities(TEXTS), atol=1e-4
     )
@@ -72,13 +72,13 @@ def test_every_copy_of_a_run_with_a_window_passes_verify(tmp_path):
     assert outcome.status == 0, outcome.err
 
 
-def test_bert_has_no_window(tmp_path):
+def test_export_to_bert_refuses_an_attention_window(tmp_path):
     make_bundle(**WINDOW, norm="post", ngram_buckets=0).save(tmp_path / "run")
-    said = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
-    assert "attention_window must be none, got 2" in said
+    message = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
+    assert "attention_window must be none, got 2" in message
 
 
-def test_a_served_run_of_long_texts_computes_in_blocks_with_ops_that_every_server_has():
+def test_an_export_for_long_texts_computes_in_blocks_with_standard_ops():
     from export.graph import ids_function, ids_specs
 
     bundle = make_bundle(**WINDOW)

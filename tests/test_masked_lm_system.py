@@ -1,4 +1,4 @@
-"""From a file of texts to a masked language model, its scores and its answers, through the commands."""
+"""From a file of texts to a masked language model, its scores and its predictions, through the commands."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ KINDS = ["red", "big", "old", "new", "wet", "dry", "shy", "odd"]
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """Where each animal is follows from the animal; nothing else does."""
+    """The animal determines its place; all other words are random."""
     rng = random.Random(seed)
     places = dict(zip(ANIMALS, PLACES, strict=True))
     lines = set()
@@ -84,7 +84,7 @@ def test_evaluate_gives_the_scores_of_the_fit(run, tmp_path):
     for name in ("rows", "masked_tokens", "masked_accuracy"):
         assert scores[name] == run.outcome.json[name]
     assert scores["perplexity"] == pytest.approx(run.outcome.json["perplexity"], rel=1e-4)
-    # A table's labels are no concern of it.
+    # Labels of a table are ignored.
     rows = [(line, "x") for line in run.test.read_text("utf-8").splitlines()]
     table = write_csv(tmp_path / "test.csv", rows)
     assert call(evaluate, run.folder, "--data", table).json == scores

@@ -1,4 +1,4 @@
-"""What a user can get wrong with pairs: one line on stderr, exit status 2, nothing half-written."""
+"""Invalid pairs: one line on stderr, exit status 2, no partial output."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ TRIPLETS = "anchor,positive,negative\n"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder to work in, with a good file."""
+    """A working folder with a valid file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.csv").write_text(GOOD, "utf-8")
     return tmp_path
@@ -46,7 +46,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("case", DATA)
-def test_rows_that_are_no_pairs(folder, case):
+def test_rows_that_are_not_pairs_are_refused(folder, case):
     content, message = DATA[case]
     (folder / "a.csv").write_text(content, "utf-8")
     assert refused(folder, fit, "--task", "match", "--data.train", "a.csv").startswith(message)
@@ -62,7 +62,7 @@ def test_rows_that_are_no_pairs(folder, case):
         ({"text_a": "x", "text_b": "y", "label": ["0", "1"]}, "a.jsonl:2: label must be one label, got 2"),
     ],
 )  # fmt: skip
-def test_a_json_row_that_is_no_pair(folder, row, message):
+def test_a_json_row_that_is_not_a_pair_is_refused(folder, row, message):
     rows = [{"text_a": "x", "text_b": "y", "label": 1}, row]
     (folder / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     assert refused(folder, fit, "--task", "match", "--data.train", "a.jsonl").startswith(message)
@@ -84,7 +84,7 @@ def test_a_json_row_that_is_no_pair(folder, row, message):
         ("1", ["--match.form=bi", "--match.overlap=True"], "--match.overlap: expected none in the bi form"),
     ],
 )  # fmt: skip
-def test_labels_and_settings_that_do_not_go_together(folder, label, flags, message):
+def test_labels_that_do_not_fit_the_settings_are_refused(folder, label, flags, message):
     (folder / "a.csv").write_text(f"{GOOD}x,y,{label}\n")
     assert refused(folder, fit, "--task=match", "--data.train", "a.csv", *flags).startswith(message)
 
@@ -103,12 +103,12 @@ def test_labels_and_settings_that_do_not_go_together(folder, label, flags, messa
         (["--task=match", "--data.train=good.csv", "--match.rounds=0"], "--match.rounds: expected at least 1"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_meant(folder, flags, message):
+def test_invalid_settings_are_refused(folder, flags, message):
     (folder / "test.csv").write_text(f"{HEADER}x,y,1\nz,w,2\n")
     assert refused(folder, fit, *flags).startswith(message)
 
 
-def test_validation_rows_that_the_metric_is_undefined_for(folder):
+def test_validation_rows_with_an_undefined_metric_are_refused(folder):
     rows = [(a, b, label, f"q{number // 3}") for number, (a, b, label) in enumerate(ROWS)]
     header = ("text_a", "text_b", "label", "query_id")
     write_csv(folder / "train.csv", rows, header)
@@ -123,13 +123,13 @@ def test_validation_rows_that_the_metric_is_undefined_for(folder):
 
 
 @pytest.mark.second
-def test_odd_rows_are_learnt_and_scored_all_the_same(folder):
-    """Identical texts, empty sides, a pair twice, and queries that teach nothing."""
+def test_edge_case_rows_are_trained_on_and_scored(folder):
+    """Identical texts, empty sides, a duplicate pair, and queries without a training signal."""
     header = ("text_a", "text_b", "label", "query_id")
     rows = [(a, b, label, f"q{number // 4}") for number, (a, b, label) in enumerate(ROWS)]
     odd = [("same", "same", "1", "o"), ("", "x y", "0", "o"), ("x y", " ", "0", "o"), ("", "", "1", "o")]
     write_csv(folder / "a.csv", [*rows, *odd, odd[0], ("one", "alone", "1", "lone")], header)
-    # All right ones in one query, nothing right: neither may break the figures.
+    # No query has a right candidate: the undefined metrics must not fail.
     evaluated = [
         ("u", "v", "0", "none"),
         ("u", "w", "0", "none"),
@@ -145,21 +145,21 @@ def test_odd_rows_are_learnt_and_scored_all_the_same(folder):
     assert "map: cannot be compared" in outcome.err
     scores = call(evaluate, "runs/a", "--data", "b.csv").json
     assert scores["map"] is scores["roc_auc"] is None and scores["queries_without_right"] == 2
-    answers = call(predict, "runs/a", stdin=b"same\tsame\n\t\n \tx\n")
-    found = [json.loads(line)["score"] for line in answers.out.splitlines()]
+    predicted = call(predict, "runs/a", stdin=b"same\tsame\n\t\n \tx\n")
+    found = [json.loads(line)["score"] for line in predicted.out.splitlines()]
     assert len(found) == 3 and np.isfinite(found).all()
 
 
 @pytest.fixture(scope="module")
 def pair_folder(tmp_path_factory) -> Path:
-    """A binary matcher that no one trained."""
+    """A binary matcher with random weights."""
     folder = tmp_path_factory.mktemp("pairs") / "run"
     make_pair_bundle().save(folder)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("lines", "answered", "message"),
+    ("lines", "count", "message"),
     [
         (b"one text\n", 0, "stdin:1: expected text_a and text_b with one tab between them, got none"),
         (b"a\tb\nc\td\ne\n", 2, "stdin:3: expected text_a and text_b with one tab between them, got none"),
@@ -167,13 +167,13 @@ def pair_folder(tmp_path_factory) -> Path:
         (b"a\tb\n\n", 1, "stdin:2: expected text_a and text_b with one tab between them, got none"),
     ],
 )
-def test_what_comes_before_a_line_that_is_no_pair_is_answered(pair_folder, lines, answered, message):
+def test_lines_before_an_invalid_line_have_predictions(pair_folder, lines, count, message):
     outcome = call(predict, pair_folder, stdin=lines)
     assert (outcome.status, outcome.err) == (2, f"error: {message}\n")
-    assert len(outcome.out.splitlines()) == answered
+    assert len(outcome.out.splitlines()) == count
 
 
-def test_what_cannot_be_ranked(folder, pair_folder, news_run):
+def test_invalid_ranking_input_is_refused(folder, pair_folder, news_run):
     (folder / "empty.txt").touch()
     (folder / "texts.txt").write_text("a\nb\n")
 
@@ -203,18 +203,18 @@ def test_what_cannot_be_ranked(folder, pair_folder, news_run):
         (f"{HEADER}x,y,1\n", ["--query-column=qid"], "--query-column: expected a column qid, got text_a, text_b"),
     ],
 )  # fmt: skip
-def test_rows_that_cannot_be_judged(folder, pair_folder, content, flags, message):
+def test_invalid_evaluation_rows_are_refused(folder, pair_folder, content, flags, message):
     (folder / "a.csv").write_text(content)
     assert refused(folder, evaluate, str(pair_folder), "--data", "a.csv", *flags).startswith(message)
 
 
-def test_columns_of_pairs_are_nothing_to_a_classifier(folder, news_run):
+def test_a_classifier_refuses_column_flags_of_pairs(folder, news_run):
     for flag in ("--text-b-column", "--query-column"):
         message = refused(folder, evaluate, str(news_run.folder), "--data", "good.csv", flag, "x")
         assert message == f"{flag}: expected a run that matches pairs, got a classifier"
 
 
-def test_a_matcher_of_triplets_is_judged_on_pairs_and_the_other_way_round(folder):
+def test_a_matcher_of_triplets_is_evaluated_on_pairs_and_on_triplets(folder):
     bundle = make_pair_bundle()
     bundle.details["columns"] = {"text": "anchor", "text_b": "positive", "wrong": "negative"}
     bundle.save(folder / "run")
@@ -225,6 +225,6 @@ def test_a_matcher_of_triplets_is_judged_on_pairs_and_the_other_way_round(folder
     assert call(evaluate, folder / "run", "--data", "triplets.csv").json["rows"] == 4
 
 
-def test_every_pair_of_a_bundle_is_answered(pair_folder):
+def test_every_pair_has_a_prediction(pair_folder):
     stdin = "".join(f"{a}\t{b}\n" for a, b in PAIRS).encode()
     assert len(call(predict, pair_folder, stdin=stdin).out.splitlines()) == len(PAIRS)

@@ -1,4 +1,4 @@
-"""Each loss of a matcher learns sixteen rows by heart, through the commands."""
+"""A matcher memorizes sixteen rows with each loss, through the commands."""
 
 import random
 
@@ -8,7 +8,7 @@ from tests.command_runs import EVERYWHERE, TINY, WORDS, call, write_csv
 from training.fit import main as fit
 
 PAIRS, TRIPLETS = ("text_a", "text_b", "label", "query_id"), ("anchor", "positive", "negative", "query_id")
-NO_CHANCE = [
+NO_DROPOUT = [
     "--encoder.dropout=0",
     "--encoder.attention-dropout=0",
     "--encoder.token-dropout=0",
@@ -16,7 +16,7 @@ NO_CHANCE = [
 ]
 FLAGS = [
     *TINY,
-    *NO_CHANCE,
+    *NO_DROPOUT,
     "--task=match",
     "--no-baseline",
     "--train.epochs=25",
@@ -29,7 +29,7 @@ FLAGS = [
 
 
 def random_texts(count: int) -> list[str]:
-    """Texts from which nothing follows for the labels."""
+    """Random texts, independent of the labels."""
     rng = random.Random(0)
     words = [*EVERYWHERE, *sum(WORDS.values(), [])]
     return [" ".join(rng.sample(words, 5)) for _ in range(count)]
@@ -63,7 +63,7 @@ def sixteen_rows(kind: str) -> list[tuple[str, ...]]:
 def test_each_loss_memorizes_sixteen_rows(tmp_path, kind, flags, metric):
     rows, header = sixteen_rows(kind), TRIPLETS if kind == "triplets" else PAIRS
     train = write_csv(tmp_path / "train.csv", rows, header)
-    # Other texts to the eye, the same to the lower-casing model: what it knows by heart is what is judged.
+    # The model lower-cases: its validation rows are the memorized training rows.
     evaluated = [tuple(text.upper() for text in row[:-2]) + row[-2:] for row in rows]
     if kind == "triplets":
         evaluated = [tuple(text.upper() for text in row) for row in rows]

@@ -1,4 +1,4 @@
-"""From a file of pairs to scores, answers and rankings, through the commands."""
+"""From a file of pairs to scores, predictions and rankings, through the commands."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def answers_to(run, pairs) -> list[dict]:
+def predictions_for(run, pairs) -> list[dict]:
     stdin = "".join(f"{a}\t{b}\n" for a, b in pairs).encode()
     outcome = call(predict, run.folder, stdin=stdin)
     assert outcome.status == 0, outcome.err
@@ -43,15 +43,15 @@ def test_metrics_of_the_fit(name, request):
     assert (line["run"], line["judged_on"], line["rows"]) == (str(run.folder), "test", 27)
     assert set(line) - {"baseline"} == {"run", "judged_on"} | BINARY | RANKINGS | COUNTS | OTHERS
     assert (line["queries"], line["queries_without_right"], line["queries_with_only_right"]) == (9, 1, 0)
-    said = run.outcome.err
-    assert "training, " in said and "test: map " in said
+    log = run.outcome.err
+    assert "training, " in log and "test: map " in log
     if name == "bi_run":
         assert "baseline" not in line
         return
     assert set(line["baseline"]) == set(line) - {"run", "judged_on", "baseline"} - OTHERS
-    kept = json.loads((run.folder / "metrics.json").read_text("utf-8"))["baseline"]
-    assert set(kept["baselines"]) == {"tf-idf cosine", "bm25", "linear model on overlap features"}
-    assert kept["baselines"]["bm25"] == {"map": pytest.approx(kept["baselines"]["bm25"]["map"])}
+    saved = json.loads((run.folder / "metrics.json").read_text("utf-8"))["baseline"]
+    assert set(saved["baselines"]) == {"tf-idf cosine", "bm25", "linear model on overlap features"}
+    assert saved["baselines"]["bm25"] == {"map": pytest.approx(saved["baselines"]["bm25"]["map"])}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -65,8 +65,8 @@ def test_bundle_describes_the_run(name, request):
     }  # fmt: skip
     assert {tuple(pair) for pair in bundle.sample} <= {(r["text_a"], r["text_b"]) for r in rows_of(run.train)}
     assert set(bundle.details["lengths"]) == {"p50", "p90", "p99", "p100"}
-    given = (run.folder / "config.toml").read_text("utf-8")
-    assert 'task = "match"' in given and "[match]" in given
+    settings = (run.folder / "config.toml").read_text("utf-8")
+    assert 'task = "match"' in settings and "[match]" in settings
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -74,11 +74,11 @@ def test_evaluate_scores_equal_the_predictions(name, request):
     run = request.getfixturevalue(name)
     scores = call(evaluate, run.folder, "--data", run.test).json
     rows = rows_of(run.test)
-    answers = answers_to(run, [(row["text_a"], row["text_b"]) for row in rows])
-    assert all(set(answer) == {"score", "match"} for answer in answers)
+    predictions = predictions_for(run, [(row["text_a"], row["text_b"]) for row in rows])
+    assert all(set(prediction) == {"score", "match"} for prediction in predictions)
     true = np.array([int(row["label"]) for row in rows])
-    found = np.array([answer["score"] for answer in answers])
-    match = np.array([answer["match"] for answer in answers])
+    found = np.array([prediction["score"] for prediction in predictions])
+    match = np.array([prediction["match"] for prediction in predictions])
     assert np.isfinite(found).all() and ((found >= 0) & (found <= 1)).all()
     queries = np.array([row["query_id"] for row in rows])
     per_query = [
@@ -97,7 +97,7 @@ def test_evaluate_scores_equal_the_predictions(name, request):
     }
     assert {key: scores[key] for key in expected} == pytest.approx(expected, abs=1e-5)
     assert set(scores["intervals"]) >= {"accuracy", "f1", "roc_auc", "map", "mrr", "ndcg_at_10"}
-    # What the fit said of the same rows.
+    # The fit reported the same scores.
     assert {key: run.outcome.json[key] for key in expected} == pytest.approx(expected, abs=1e-5)
 
 
@@ -126,9 +126,9 @@ def test_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
         expected = bundle.probabilities([(query, text) for text in candidates])[:, 0]
         places = [entry["line"] - 1 for entry in line["ranking"]]
         assert sorted(places) == list(range(len(candidates)))
-        given = [entry["score"] for entry in line["ranking"]]
-        assert given == sorted(given, reverse=True)
-        np.testing.assert_allclose(given, [expected[place] for place in places], atol=1e-5)
+        scores = [entry["score"] for entry in line["ranking"]]
+        assert scores == sorted(scores, reverse=True)
+        np.testing.assert_allclose(scores, [expected[place] for place in places], atol=1e-5)
         assert [entry["text"] for entry in line["ranking"]] == [candidates[place] for place in places]
     short = call(predict, run.folder, "--rank", file, "--top", 3, stdin=queries[0].encode()).json
     assert short["ranking"] == json.loads(outcome.out.splitlines()[0])["ranking"][:3]
@@ -173,7 +173,7 @@ def test_a_query_is_encoded_once_for_all_candidates(monkeypatch):
     tf.config.run_functions_eagerly(True)
     try:
         texts = [f"{b} {number}" for number in range(30) for _, b in PAIRS]
-        # The first half is given twice, and read once.
+        # The first half is passed twice, and encoded once.
         Ranker(bundle, texts + texts[: len(texts) // 2]).scores("New bread, old bakers")
     finally:
         tf.config.run_functions_eagerly(False)

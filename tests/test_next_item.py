@@ -36,7 +36,7 @@ def test_each_next_item_is_trained_on_once(length):
     assert not inputs[targets == 0].any()
 
 
-def test_the_rank_counts_items_that_the_user_has_not_had():
+def test_the_rank_ignores_items_of_the_history():
     scores = np.array([[99, 5, 4, 3], [99, 1, 2, 3]], "float32")
     found = evaluate(scores, [[1], [3]], [3, 2])
     # Ranks 1 and 0 of those that are left.

@@ -52,14 +52,14 @@ def test_wheel_and_source_distribution_have_the_same_files(built):
     with zipfile.ZipFile(wheel) as file:
         packed = {name for name in file.namelist() if name.split("/")[0] in PACKAGES}
     with tarfile.open(archive) as file:
-        given = {name.split("/", 1)[1] for name in file.getnames() if "/" in name}
+        in_sdist = {name.split("/", 1)[1] for name in file.getnames() if "/" in name}
     own = {
         str(path.relative_to(ROOT))
         for name in PACKAGES
         for path in (ROOT / name).rglob("*.*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    assert packed == own <= given
+    assert packed == own <= in_sdist
     assert {f"{name}/py.typed" for name in PACKAGES} <= packed
 
 
@@ -103,7 +103,7 @@ def test_the_dockerfile_copies_what_the_build_needs():
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("docker") is None, reason="needs Docker")
-def test_the_image_answers():
+def test_the_image_prints_help():
     subprocess.run(["docker", "build", "--tag", "kmha-test", str(ROOT)], check=True)
     found = subprocess.run(["docker", "run", "--rm", "kmha-test"], check=True, capture_output=True, text=True)
     assert "--data.train" in found.stdout

@@ -1,4 +1,4 @@
-"""docs/how-to/resume.md: its commands are run; what a command with --resume goes on with is stopped in its training."""
+"""docs/how-to/resume.md: its commands are run; the fits that --resume continues are interrupted in training."""
 
 import re
 import signal
@@ -17,7 +17,7 @@ PAGE = "docs/how-to/resume.md"
 
 
 @pytest.mark.slow
-def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
+def test_every_command_of_the_page_interrupts_and_resumes_as_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second, third = [stages(line)[0].words[3:] for line in commands_of(PAGE)]
     assert second == [*first, "--resume"] and third[-1] == "--resume-or-begin"
@@ -34,7 +34,7 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
         monkeypatch.setattr(Loop, "_batch", stopped)
         ended = call(fit, *arguments, *TINY)
         assert ended.status == 130
-        # In the words of the page.
+        # The page has the same messages.
         for line in ended.err.splitlines()[-2:]:
             assert line in (ROOT / PAGE).read_text("utf-8")
         monkeypatch.setattr(Loop, "_batch", run_batch)

@@ -67,7 +67,7 @@ def test_a_missing_file_is_an_error(capsys):
 
 
 @pytest.mark.second
-def test_attention_hears_the_order_of_tones(monkeypatch, tmp_path):
+def test_attention_distinguishes_the_order_of_tones(monkeypatch, tmp_path):
     monkeypatch.setattr(speech, "DATA", tmp_path / "missing")
     result = call(main).json
     assert (result["data"], result["training_rows"], result["test_rows"]) == ("generated", 950, 50)

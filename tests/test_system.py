@@ -18,28 +18,28 @@ TEXTS = ["soup bread", "", "ball 中文 goal"]
 
 
 @pytest.mark.parametrize("name", ["news_run", "topics_run"])
-def test_a_trained_run_answers_scores_and_is_served_alike(name, request, tmp_path):
+def test_the_predictions_of_a_run_and_of_its_saved_model_are_equal(name, request, tmp_path):
     run = request.getfixturevalue(name)
     assert run.outcome.status == 0
     assert call(evaluate, run.folder, "--data", run.test).status == 0
     served = call(savedmodel, run.folder, tmp_path / "served")
     assert (served.status, served.out) == (0, f"{tmp_path / 'served' / '1'}\n")
-    answered = call(predict, run.folder, stdin="\n".join(TEXTS).encode())
-    answers = [json.loads(line)["probabilities"] for line in answered.out.splitlines()]
+    predicted = call(predict, run.folder, stdin="\n".join(TEXTS).encode())
+    predictions = [json.loads(line)["probabilities"] for line in predicted.out.splitlines()]
     outputs = load_savedmodel(tmp_path / "served" / "1")(TEXTS)
     labels = [label.decode() for label in outputs["labels"].numpy()[0]]
     assert labels == Bundle.load(run.folder).labels
-    expected = np.array([[answer[label] for label in labels] for answer in answers])
+    expected = np.array([[prediction[label] for label in labels] for prediction in predictions])
     np.testing.assert_allclose(outputs["probabilities"].numpy(), expected, atol=1e-5)
 
 
-def test_a_model_learns_sixteen_rows_by_heart(tmp_path):
+def test_a_classifier_memorizes_sixteen_rows(tmp_path):
     rng = random.Random(0)
     words = [*EVERYWHERE, *sum(WORDS.values(), [])]
     texts = [" ".join(rng.sample(words, 5)) for _ in range(16)]
     rows = [(text, ["a", "b", "c", "d"][number % 4]) for number, text in enumerate(texts)]
     train = write_csv(tmp_path / "train.csv", rows)
-    # Other texts to the eye, the same to the lower-casing model: what it knows by heart is what is judged.
+    # The model lower-cases: its validation rows are the memorized training rows.
     validation = write_csv(tmp_path / "validation.csv", [(text.upper(), label) for text, label in rows])
     flags = ["--data.train", train, "--data.validation", validation, *TINY, *NO_DROPOUT, "--no-baseline"]
     more = [
@@ -55,5 +55,5 @@ def test_a_model_learns_sixteen_rows_by_heart(tmp_path):
     assert fitted.status == 0, fitted.err
     assert "baseline" not in fitted.json
     assert call(evaluate, run, "--data", train).json["accuracy"] == 1
-    answers = call(predict, run, stdin="\n".join(texts).encode()).out.splitlines()
-    assert [json.loads(line)["label"] for line in answers] == [label for _, label in rows]
+    predictions = call(predict, run, stdin="\n".join(texts).encode()).out.splitlines()
+    assert [json.loads(line)["label"] for line in predictions] == [label for _, label in rows]

@@ -67,7 +67,7 @@ def test_jsonl_and_conll_have_equal_scores(run, tmp_path):
 
 
 def test_spans_and_words_have_equal_scores(run, tmp_path):
-    """Where raw texts are split as the words were."""
+    """For texts that are split into the same words."""
     rows = []
     for words, tags in tagged_sentences(20, seed=1):
         starts = np.cumsum([0] + [len(word) + 1 for word in words]).tolist()
@@ -86,14 +86,14 @@ def test_spans_and_words_have_equal_scores(run, tmp_path):
 def test_predict_takes_texts_and_words(run):
     raw = call(predict, run.folder, stdin=b"the ferry waits in Nordhafen.\n\nAnna Birke sings\n")
     assert raw.status == 0, raw.err
-    answers = [json.loads(line) for line in raw.out.splitlines()]
-    assert answers[0]["words"][-2:] == ["Nordhafen", "."] and answers[1]["words"] == []
-    assert len(answers) == 3 and set(answers[0]) == {
+    predictions = [json.loads(line) for line in raw.out.splitlines()]
+    assert predictions[0]["words"][-2:] == ["Nordhafen", "."] and predictions[1]["words"] == []
+    assert len(predictions) == 3 and set(predictions[0]) == {
         "words", "starts", "ends", "tags", "probabilities", "spans"
     }  # fmt: skip
     split = call(predict, run.folder, "--words", stdin=b"the ferry waits\tin  Nordhafen .\n")
-    (answer,) = [json.loads(line) for line in split.out.splitlines()]
-    assert answer["words"] == answers[0]["words"] and answer["tags"] == answers[0]["tags"]
+    (prediction,) = [json.loads(line) for line in split.out.splitlines()]
+    assert prediction["words"] == predictions[0]["words"] and prediction["tags"] == predictions[0]["tags"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_sixteen_sentences_are_memorized(tmp_path):
         fit, *FLAGS, *flags, f"--data.train={train}", f"--data.validation={train}", "--encoder.positions=learned",
         "--text.max-length=32", "--out", tmp_path / "run",
     )  # fmt: skip
-    # What stands in the validation file is dropped from training.
+    # Texts of the validation file are dropped from training.
     assert outcome.status == 2 and "got only texts of the test or validation set" in outcome.err
     upper = write_conll(
         tmp_path / "upper.conll", [([word.upper() for word in words], tags) for words, tags in sentences]

@@ -13,7 +13,7 @@ from tests.command_runs import ROOT, call, refused
 from tests.shown_commands import command_module, module_of, stages
 
 PAGES = ("docs/getting-started.md", "docs/how-to/classify.md", "docs/how-to/messages.md")
-# Of the section on missing packages.
+# Packages of the section on missing packages.
 MISSING = ("ai_edge_litert", "tf2onnx", "tensorboard")
 
 
@@ -25,7 +25,7 @@ def transcript(page: str) -> list[tuple[str, str]]:
 
 
 def output_of(command: str, is_refused: bool) -> str:
-    """What a command prints; one that is refused writes nothing else and exits with status 2."""
+    """Returns what a command prints. A refused command writes no files and exits with status 2."""
     (*_, stage) = stages(command)
     module = module_of(stage)
     if module is None and stage.words[0] != "kmha":

@@ -1,4 +1,4 @@
-"""What docs/how-to/workers.md shows for Kubernetes and Slurm makes the TF_CONFIG that it should."""
+"""The examples of docs/how-to/workers.md for Kubernetes and Slurm set the expected TF_CONFIG."""
 
 import os
 import re
@@ -22,12 +22,12 @@ def block(language: str) -> str:
     return found[1]
 
 
-def told(script: str, folder, **environment: str) -> tuple[Cluster | None, FitConfig]:
-    """The cluster and the settings of a worker, whose command is printed in place of being run."""
+def run_worker(script: str, folder, **environment: str) -> tuple[Cluster | None, FitConfig]:
+    """Returns the cluster and the settings of a worker; its command is printed instead of run."""
     script, count = re.subn(r"exec python -m training\.fit (.*?)('?\n)", PRINTED + r"\1\2", script + "\n")
     assert count == 1
-    known = {"PATH": f"{folder}:{os.environ['PATH']}", **environment}
-    done = subprocess.run(["bash", "-c", script], env=known, cwd=folder, capture_output=True, text=True)
+    variables = {"PATH": f"{folder}:{os.environ['PATH']}", **environment}
+    done = subprocess.run(["bash", "-c", script], env=variables, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     text, flags = done.stdout.split("---\n")
     return parse_tf_config(text), parse(FitConfig, flags.split(), "fit")
@@ -35,7 +35,7 @@ def told(script: str, folder, **environment: str) -> tuple[Cluster | None, FitCo
 
 @pytest.fixture
 def tools(tmp_path):
-    """Stands in for Slurm: its host names, and a task of the four."""
+    """Fake Slurm commands: the host names, and one of the four tasks."""
     for name, body in (("scontrol", 'printf "n1\\nn2\\nn3\\nn4\\n"'), ("srun", 'shift; "$@"')):
         path = tmp_path / name
         path.write_text(f"#!/bin/bash\n{body}\n")
@@ -43,7 +43,7 @@ def tools(tmp_path):
     return tmp_path
 
 
-def test_of_kubernetes(tools):
+def test_the_kubernetes_example_sets_cluster_and_settings(tools):
     service, job = yaml.safe_load_all(block("yaml"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
@@ -51,17 +51,17 @@ def test_of_kubernetes(tools):
     workers = {each["name"]: each["value"] for each in container["env"]}
     assert int(workers["WORKERS"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
     name = f"{job['metadata']['name']}-{{}}.{service['metadata']['name']}:2222"
-    cluster, config = told(container["args"][0], tools, JOB_COMPLETION_INDEX="3", **workers)
+    cluster, config = run_worker(container["args"][0], tools, JOB_COMPLETION_INDEX="3", **workers)
     assert cluster == Cluster(tuple(name.format(index) for index in range(4)), 3)
     assert not config.resume and str(config.out) == "/runs/news"
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_of_slurm(tools, kept):
-    if kept:
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_the_slurm_example_sets_cluster_and_settings(tools, has_checkpoint):
+    if has_checkpoint:
         path = tools / "runs" / "news.partial" / "checkpoint" / "00000001" / "progress.json"
         path.parent.mkdir(parents=True)
         path.write_text("{}")
-    cluster, config = told(block("sh"), tools, SLURM_JOB_NODELIST="n[1-4]", SLURM_PROCID="2")
+    cluster, config = run_worker(block("sh"), tools, SLURM_JOB_NODELIST="n[1-4]", SLURM_PROCID="2")
     assert cluster == Cluster(("n1:2222", "n2:2222", "n3:2222", "n4:2222"), 2)
-    assert config.resume == kept and config.out_folder().name == "news"
+    assert config.resume == has_checkpoint and config.out_folder().name == "news"

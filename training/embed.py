@@ -60,7 +60,7 @@ def _embed(config: EmbedConfig) -> int:
     from kmha.inference.retrieval import TextVectors
 
     vectors = TextVectors(load(), config.side)
-    chunks = _told(vectors.stream(stdin_lines(columns, "give its texts alone")))
+    chunks = _logged(vectors.stream(stdin_lines(columns, "give its texts alone")))
     if config.format == "jsonl":
         _write_jsonl(chunks)
     else:
@@ -113,16 +113,16 @@ def _found_checkpoint(config: EmbedConfig) -> Callable[[], Any]:
     return load
 
 
-def _told(chunks: Iterator[tuple[list[Any], Any]]) -> Iterator[tuple[list[Any], Any]]:
+def _logged(chunks: Iterator[tuple[list[Any], Any]]) -> Iterator[tuple[list[Any], Any]]:
     """Yields the same chunks; logs the number of texts regularly and at the end."""
     done, started = 0, time.monotonic()
-    said = started
+    last_log = started
     for texts, vectors in chunks:
         yield texts, vectors
         done += len(texts)
-        if time.monotonic() - said >= PROGRESS_SECONDS:
-            said = time.monotonic()
-            logger.info(f"{done:,} texts, {done / (said - started):,.0f} a second")
+        if time.monotonic() - last_log >= PROGRESS_SECONDS:
+            last_log = time.monotonic()
+            logger.info(f"{done:,} texts, {done / (last_log - started):,.0f} a second")
     seconds = max(time.monotonic() - started, 1e-9)
     logger.info(f"{done:,} texts in {seconds:.1f} s, {done / seconds:,.0f} a second")
 

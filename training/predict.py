@@ -79,7 +79,7 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
 def stdin_lines(columns: Sequence[str], hint: str) -> Iterator[bytes]:
     """Yields the lines of stdin; InputError if the first is the header or a row of a table with these columns.
 
-    In the hint, {suffix} stands for the format of the table.
+    In the hint, {suffix} is the format of the table.
     """
     found = lines(sys.stdin.buffer)
     for first in found:

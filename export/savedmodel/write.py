@@ -143,9 +143,9 @@ model_config_list {{
 max_batch_size {{ value: {ALLOWED_BATCH_SIZES[-1]} }}
 batch_timeout_micros {{ value: 1000 }}
 max_enqueued_batches {{ value: 100 }}
-# A batch is filled up to the next of these sizes; the rows added change no answer.
+# A batch is filled up to the next of these sizes; the rows added change no prediction.
 {sizes}
-# Token ids of different lengths may share a batch; the columns added change no answer.
+# Token ids of different lengths may share a batch; the columns added change no prediction.
 pad_variable_length_inputs: true
 """,
         MONITORING: """\

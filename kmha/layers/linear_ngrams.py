@@ -69,8 +69,8 @@ class LinearNgrams(ConfigurableLayer):
     """Logits of a linear classifier on the n-grams of a text; the weights are fitted outside of Keras.
 
     Each known n-gram has a row of weights. Its slot in a hash table has the number of that row, and a fingerprint that
-    tells it from unknown n-grams with the same slot. An n-gram counts by its inverse document frequency (idf), and a
-    text is divided by the root of the sum of squared idf over all known n-grams in it, repeated ones included.
+    distinguishes it from unknown n-grams with the same slot. An n-gram counts by its inverse document frequency (idf),
+    and a text is divided by the root of the sum of squared idf over all known n-grams in it, repeated ones included.
 
     Args:
         num_labels: C.

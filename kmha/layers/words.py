@@ -150,9 +150,9 @@ class SpellingEncoder(ConfigurableLayer):
         any_there = ops.max(there, axis=1)
         x = ops.gelu(ops.concatenate(found, axis=-1) * any_there)
         features = self.features(_features(ids))  # [B·W, 10, D]
-        kept = self.feature_dropout(ops.ones_like(features[..., :1]), training=training)
+        feature_mask = self.feature_dropout(ops.ones_like(features[..., :1]), training=training)
         return ops.reshape(
-            (self.projection(x) + ops.sum(features * kept, axis=1)) * any_there, (-1, width, self.dim)
+            (self.projection(x) + ops.sum(features * feature_mask, axis=1)) * any_there, (-1, width, self.dim)
         )
 
 

@@ -5,8 +5,8 @@ tensorflow-text normalizes differently:
 
 - Lower-casing is Unicode's compatibility case folding: full-width letters and punctuation, ligatures, superscripts and
   "…" become plain characters, "ß" becomes "ss"; the reference keeps them.
-- Control characters separate words, and so do format characters (zero-width space, soft hyphen) if case is kept; the
-  reference removes them. U+FFFD and private-use characters stay; the reference removes them.
+- Control characters separate words, and so do format characters (zero-width space, soft hyphen) without lower-casing;
+  the reference removes them. U+FFFD and private-use characters stay; the reference removes them.
 - Special tokens in a text are plain text; the `tokenizers` library parses them as special tokens.
 - White space that is a token of the vocabulary becomes that token; the reference drops white space.
 - Characters that are newer than the library's Unicode tables are not punctuation and keep their accents.

@@ -212,8 +212,8 @@ def spell_words(words):
     half = SPELLING_LENGTH // 2
     lengths = characters.row_lengths()
     from_start, from_end = tf.ragged.range(lengths).flat_values, tf.ragged.range(lengths, 0, -1).flat_values
-    kept = tf.boolean_mask(characters.flat_values, (from_start < half) | (from_end <= half))
+    at_ends = tf.boolean_mask(characters.flat_values, (from_start < half) | (from_end <= half))
     ids = Ragged.from_row_lengths(
-        1 + kept % (NUM_CHARACTERS - 1), tf.minimum(lengths, 2 * half), validate=False
+        1 + at_ends % (NUM_CHARACTERS - 1), tf.minimum(lengths, 2 * half), validate=False
     )
     return ids.to_tensor(0, shape=(None, SPELLING_LENGTH))

@@ -1,4 +1,4 @@
-"""Exports that several test files look at."""
+"""Exports that several test files use."""
 
 import contextlib
 from pathlib import Path

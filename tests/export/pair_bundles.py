@@ -20,7 +20,7 @@ LONG = 10_000
 ROWS = [
     *PAIRS,
     *((text, text) for text in TEXTS[:2]),
-    # The very long one as the second text only: it takes as long as all others together.
+    # The longest one is the second text only: it takes as much time as all others together.
     *((text, "old bread") for text in EDGE_CASES if len(text) < LONG),
     *(("old bread", text) for text in EDGE_CASES),
 ]
@@ -28,7 +28,7 @@ ROWS = [
 
 @functools.cache
 def bundle_of(kind: str):
-    """Do not change what it returns: all tests share it."""
+    """Returns a bundle that all tests share. Do not change it."""
     return make_pair_bundle(**KINDS[kind])
 
 

@@ -15,7 +15,7 @@ from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
 from tests.command_runs import call
 
 WORDS = [sentence.split() for sentence in SENTENCES]
-# Words that no one would call one, sentences of none, and of several windows where a window has 24 tokens.
+# Unusual words, sentences without words, and sentences of several windows of 24 tokens.
 EDGE_CASE_WORDS = [
     [],
     [""],
@@ -77,15 +77,15 @@ def check_nearly(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-
 
 
 def many_tags() -> tuple[str, ...]:
-    """So many that converters take the table of transitions for one that pays to be rounded."""
+    """Returns so many tags that converters quantize the table of transitions."""
     return tuple(sorted(["O", *(f"{letter}-{kind}" for kind in range(20) for letter in "BI")]))
 
 
 def check_decoding(path, run, tolerance: float = 1e-5) -> None:
-    """Whether a file's tags are the best ones by its own scores, however those were rounded.
+    """Checks that a file's tags are the best ones by its own scores, which may be rounded.
 
     Args:
-        path: The file, with its tokenizer.json beside it.
+        path: The file, with its tokenizer.json next to it.
         run: Gives its outputs by name for the inputs of one window of 24 tokens.
         tolerance: Of probabilities.
     """

@@ -14,7 +14,7 @@ from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
 from training.io.json_subprocess import Crashed
 
-# Whatever is None here cannot be imported: the process must do without.
+# Modules that are None cannot be imported, so the process runs without them.
 WITHOUT_TENSORFLOW = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tensorflow_text"] = None
@@ -88,7 +88,7 @@ def test_a_crash_of_the_process_is_one_line(tmp_path, monkeypatch, program, mess
 )
 def test_a_missing_runtime_is_named_with_what_installs_it(tmp_path, monkeypatch, name, package, extra):
     (tmp_path / name).touch()
-    monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else object())
     outcome = call(main, tmp_path / name)
     assert outcome.status == 2 and outcome.out == ""
     expected = f"expected the package {package.replace('_', '-')}, got none; pip install '{extra}'"
@@ -106,7 +106,7 @@ def test_another_savedmodel_is_rejected(tmp_path):
 def test_the_process_finds_this_project_from_any_folder(onnx_files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    answers = predict_isolated(find_artifact(Path(onnx_files["one label"])), [b"bread"])
-    assert answers.facts["labels"] == one_label_bundle().labels
+    predictions = predict_isolated(find_artifact(Path(onnx_files["one label"])), [b"bread"])
+    assert predictions.facts["labels"] == one_label_bundle().labels
     features = one_label_bundle().preprocessor(["bread"])
-    assert answers.ids == features["token_ids"].numpy().tolist()
+    assert predictions.ids == features["token_ids"].numpy().tolist()

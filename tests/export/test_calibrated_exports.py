@@ -36,12 +36,12 @@ def bundle():
 @pytest.mark.second
 def test_every_export_passes_verify(bundle, tmp_path):
     bundle.save(tmp_path / "run")
-    labels = [answer["label"] for answer in bundle.predict(TEXTS)]
+    labels = [prediction["label"] for prediction in bundle.predict(TEXTS)]
     rows = write_csv(tmp_path / "rows.csv", list(zip(TEXTS, labels, strict=True)))
     write_tflite(bundle, tmp_path / "a.tflite", [16], "none")
     write_onnx(bundle, tmp_path / "a.onnx")
-    copies = [tmp_path / "a.tflite", tmp_path / "a.onnx"]
-    outcome = call(main, tmp_path / "run", *copies, "--data", rows)
+    artifacts = [tmp_path / "a.tflite", tmp_path / "a.onnx"]
+    outcome = call(main, tmp_path / "run", *artifacts, "--data", rows)
     assert outcome.status == 0, outcome.err
 
 
@@ -65,8 +65,8 @@ def test_calibration_costs_no_accuracy_in_8_bits(tmp_path):
 
 def test_served_predictions_abstain_as_the_run_does(bundle):
     served = ClassifierEndpoints(bundle).predict_text(tf.constant(TEXTS, tf.string))
-    said = bundle.predict(TEXTS)
-    abstained = [answer["abstained"] for answer in said]
+    predictions = bundle.predict(TEXTS)
+    abstained = [prediction["abstained"] for prediction in predictions]
     assert served["abstained"].numpy().tolist() == abstained and 0 < sum(abstained) < len(TEXTS)
     np.testing.assert_allclose(served["probabilities"].numpy(), bundle.probabilities(TEXTS), atol=1e-6)
 
@@ -81,15 +81,15 @@ def test_served_pairs_abstain_by_the_probability_of_the_decision():
     bundle = make_pair_bundle(form="bi")
     scores = bundle.probabilities(PAIRS)[:, 0]
     bundle.thresholds = [float(np.median(scores))]
-    sure = np.where(scores >= np.median(scores), scores, 1 - scores)
-    # Midway between two, wherever they lie.
-    ranked = np.unique(sure)
+    confidences = np.where(scores >= np.median(scores), scores, 1 - scores)
+    # Midway between two adjacent confidences.
+    ranked = np.unique(confidences)
     bundle.abstain_below = float(ranked[len(ranked) // 2 - 1 :][:2].mean())
     columns = [tf.constant(texts, tf.string) for texts in zip(*PAIRS, strict=True)]
     served = MatcherEndpoints(bundle).predict_text(*columns)
-    said = [answer["abstained"] for answer in bundle.predict(PAIRS)]
-    assert served["abstained"].numpy().tolist() == said == (sure < bundle.abstain_below).tolist()
-    assert 0 < sum(said) < len(PAIRS)
+    abstained = [prediction["abstained"] for prediction in bundle.predict(PAIRS)]
+    assert served["abstained"].numpy().tolist() == abstained == (confidences < bundle.abstain_below).tolist()
+    assert 0 < sum(abstained) < len(PAIRS)
     assert tokenizer_values(bundle)["abstain_below"] == np.float32(bundle.abstain_below)
 
 
@@ -97,11 +97,11 @@ def test_files_contain_the_abstention_threshold(bundle, tmp_path):
     onnx = pytest.importorskip("onnx")
     assert tokenizer_values(bundle)["abstain_below"] == np.float32(bundle.abstain_below)
     write_onnx(bundle, tmp_path / "b.onnx")
-    told = {entry.key: entry.value for entry in onnx.load(str(tmp_path / "b.onnx")).metadata_props}
-    assert json.loads(told["abstain_below"]) == bundle.abstain_below
+    metadata = {entry.key: entry.value for entry in onnx.load(str(tmp_path / "b.onnx")).metadata_props}
+    assert json.loads(metadata["abstain_below"]) == bundle.abstain_below
     never = make_bundle()
     assert "abstain_below" not in tokenizer_values(never)
-    assert all("abstained" not in answer for answer in never.predict(TEXTS))
+    assert all("abstained" not in prediction for prediction in never.predict(TEXTS))
     assert "abstained" not in ClassifierEndpoints(never).predict_text(tf.constant(TEXTS, tf.string))
 
 

@@ -59,7 +59,7 @@ def test_a_tflite_file_has_vectors_on_request(lengths, tmp_path):
     found = read_tflite.read(tmp_path / "m.tflite").vectors(BYTES)
     assert set(found) == {"embed"}
     np.testing.assert_allclose(found["embed"], TextVectors(bundle)(ALL), atol=1e-5)
-    # Predictions are what they were, and readers of them see no other signatures.
+    # Predictions do not change, and their readers ignore the other signatures.
     np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ALL), bundle.probabilities(ALL), atol=1e-5)
     assert read_tflite.read(tmp_path / "plain.tflite").vectors(BYTES) == {}
 
@@ -89,8 +89,8 @@ def test_bi_encoders_embed_each_side_separately(share, tmp_path):
     assert set(found) == {"vectors_a", "vectors_b", "embed", *(() if share else ("embed_query",))}
     for name, values in found.items():
         number = 0 if name in ("vectors_a", "embed_query") else 1
-        wanted = TextVectors(bundle, "ab"[number])([pair[number] for pair in PAIRS])
-        np.testing.assert_allclose(values, wanted, atol=1e-5)
+        expected = TextVectors(bundle, "ab"[number])([pair[number] for pair in PAIRS])
+        np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
 # ONNX.
@@ -123,16 +123,16 @@ def test_onnx_files_of_bi_encoders_always_have_both_vectors(tmp_path):
         np.testing.assert_allclose(found[f"vectors_{side}"], TextVectors(bundle, side)(column), atol=1e-5)
 
 
-# Refused.
+# Rejected.
 
 
 @pytest.mark.parametrize(
-    ("make", "given"), [(pair_bundle, "one of the cross form"), (tagger_bundle, "a tagger")]
+    ("make", "got"), [(pair_bundle, "one of the cross form"), (tagger_bundle, "a tagger")]
 )
-def test_a_model_whose_texts_have_no_vectors_is_rejected(make, given, tmp_path):
+def test_a_model_whose_texts_have_no_vectors_is_rejected(make, got, tmp_path):
     assert embedded_texts(make()) == {}
     make().save(tmp_path / "run")
-    message = f"--embed: expected a classifier or a matcher of the bi form, got {given}"
+    message = f"--embed: expected a classifier or a matcher of the bi form, got {got}"
     for main, name in ((tflite_main, "m.tflite"), (onnx_main, "m.onnx")):
         assert refused(tmp_path, main, str(tmp_path / "run"), str(tmp_path / name), "--embed") == message
 
@@ -168,8 +168,10 @@ def run(tmp_path_factory) -> Path:
     folder, bundle = tmp_path_factory.mktemp("verified"), one_label_bundle()
     bundle.save(folder / "run")
     rows = [*TEXTS, *(f"{text} {text}" for text in TEXTS)]
-    answers = bundle.predict(rows)
-    write_csv(folder / "rows.csv", [(text, each["label"]) for text, each in zip(rows, answers, strict=True)])
+    predictions = bundle.predict(rows)
+    write_csv(
+        folder / "rows.csv", [(text, each["label"]) for text, each in zip(rows, predictions, strict=True)]
+    )
     write_tflite(bundle, folder / "m.tflite", [16], with_vectors=True)
     write_tflite(bundle, folder / "dynamic.tflite", [24], "dynamic", with_vectors=True)
     write_onnx(bundle, folder / "m.onnx", embed=True)
@@ -186,7 +188,7 @@ def test_correct_vectors_pass_and_are_reported(run, served):
         rounded = report["quantization"] == "dynamic"
         assert (1e-5 < found["max_difference"] < 0.3) if rounded else (found["max_difference"] < 1e-5)
         assert found["least_cosine"] > (0.98 if rounded else 0.99999) and found["not_finite"] == 0
-        # Texts longer than the file takes are held against the run's vectors of what it reads.
+        # Texts longer than the file's input are compared with the run's vectors of the truncated texts.
         assert (report["rows_longer"] > 3) == (report["artifact"] == str(run / "m.tflite"))
     assert sum("vectors differ by at most" in line for line in outcome.err.splitlines()) == 4
 

@@ -1,4 +1,4 @@
-"""A SavedModel explains itself as its run does, but for gradients."""
+"""Explanations of a SavedModel equal those of its run, except for gradients."""
 
 import json
 import re
@@ -29,27 +29,27 @@ def folders(served, served_matcher, served_tagger):
 
 @pytest.mark.second
 @pytest.mark.parametrize("kind", TEXTS)
-def test_the_explanation_equals_the_runs(folders, tmp_path, kind):
+def test_the_explanation_equals_that_of_the_run(folders, tmp_path, kind):
     word = ["--word", "20"] if kind == "tags" else []
     outcome = call(main, folders[kind], *TEXTS[kind], "--out", tmp_path / "page.html", "--draws", "2", *word)
     assert outcome.status == 0, outcome.err
     bundle = {"one": one_label_bundle, "cross": pair_bundle, "tags": tagger_bundle}[kind]()
     if kind == "tags":
         model = BundleTagModel(bundle)
-        question = explain_tag(model, model.words(*TEXTS[kind]), number=20)
+        expected = explain_tag(model, model.words(*TEXTS[kind]), number=20)
     else:
-        question = explain_text(BundleTextModel(bundle), TEXTS[kind])
+        expected = explain_text(BundleTextModel(bundle), TEXTS[kind])
     found = outcome.json
-    assert (found["explained"], found["words"]) == (question.explained, question.words)
-    np.testing.assert_allclose(found["probability"], question.value, atol=1e-4)
+    assert (found["explained"], found["words"]) == (expected.explained, expected.words)
+    np.testing.assert_allclose(found["probability"], expected.value, atol=1e-4)
     assert GRADIENT not in found
-    scores = question.attributions.word_scores(len(question.words))["attention"]
+    scores = expected.attributions.word_scores(len(expected.words))["attention"]
     np.testing.assert_allclose(found["attention"], scores, atol=1e-4)
     content = (tmp_path / "page.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', content, re.DOTALL)[0])
-    for given, row in zip(data["sequences"], join_word_pieces(question.attributions).sequences, strict=True):
+    for given, row in zip(data["sequences"], join_word_pieces(expected.attributions).sequences, strict=True):
         assert (given["tokens"], given["words"]) == (row.tokens, row.words)
-    assert [each["name"] for each in data["maps"]] == [each.name for each in question.attributions.maps]
+    assert [each["name"] for each in data["maps"]] == [each.name for each in expected.attributions.maps]
     assert any("has no gradients" in note for note in data["notes"])
 
 

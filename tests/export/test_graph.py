@@ -44,15 +44,15 @@ def test_token_ids_give_the_predictions_of_their_texts(make, length):
     bundle, texts = make(), [*TEXTS, *EDGE_CASES]
     function = ids_function(bundle, with_attention=True)
     features = bundle.preprocessor(tf.constant(texts), length)
-    answers = function.get_concrete_function(*ids_specs(bundle, None, length))(
+    outputs = function.get_concrete_function(*ids_specs(bundle, None, length))(
         features["token_ids"], features["padding_mask"]
     )
-    np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(texts), atol=1e-5)
+    np.testing.assert_allclose(outputs["probabilities"], bundle.probabilities(texts), atol=1e-5)
     config, steps = bundle.model.encoder_config, features["token_ids"].shape[1]
     shape = (len(texts), config.num_layers, config.num_heads, steps, steps)
-    assert answers["attention"].shape == shape
-    # Every position, a padded one too, looks at real positions only, and at all of them together once.
-    seen = (answers["attention"].numpy() * features["padding_mask"].numpy()[:, None, None, None, :]).sum(-1)
+    assert outputs["attention"].shape == shape
+    # Every position, padded or not, attends to real positions only; the weights sum to 1.
+    seen = (outputs["attention"].numpy() * features["padding_mask"].numpy()[:, None, None, None, :]).sum(-1)
     np.testing.assert_allclose(seen, 1, atol=1e-5)
 
 
@@ -79,31 +79,31 @@ def test_token_ids_give_the_predictions_of_their_sentences(kind, length):
     assert [spec.name for spec in specs] == names
     assert ("character_ids" in names) == bundle.preprocessor.characters
     function = ids_function(bundle, with_attention=True).get_concrete_function(*specs)
-    answers = function(*(features[name] for name in names))
+    outputs = function(*(features[name] for name in names))
     mask = features["word_mask"].numpy() > 0
     expected = bundle.tagger.tag(ROWS)
-    assert set(answers) == {*OUTPUTS, "attention"}
-    np.testing.assert_allclose(answers["probabilities"].numpy()[mask], expected.probabilities, atol=1e-5)
-    np.testing.assert_array_equal(answers["tag_ids"].numpy()[mask], expected.tag_ids)
-    found = answers["path_probabilities"].numpy()
+    assert set(outputs) == {*OUTPUTS, "attention"}
+    np.testing.assert_allclose(outputs["probabilities"].numpy()[mask], expected.probabilities, atol=1e-5)
+    np.testing.assert_array_equal(outputs["tag_ids"].numpy()[mask], expected.tag_ids)
+    found = outputs["path_probabilities"].numpy()
     np.testing.assert_allclose(found[mask], expected.path_probabilities, atol=1e-5)
-    assert not found[~mask].any() and not answers["scores"].numpy()[~mask].any()
+    assert not found[~mask].any() and not outputs["scores"].numpy()[~mask].any()
     steps = features["token_ids"].shape[1]
     layers = bundle.model.encoder_config.num_layers
-    assert answers["attention"].shape == (len(ROWS), layers, 2, steps, steps)
+    assert outputs["attention"].shape == (len(ROWS), layers, 2, steps, steps)
 
 
 def test_scores_decode_to_the_tags_of_sentences():
     bundle = tagger_bundle()
     features = features_of_words(bundle, ROWS)
-    answers = ids_function(bundle)(*(features[name] for name in input_names(bundle)))
-    assert set(answers) == set(OUTPUTS)
+    outputs = ids_function(bundle)(*(features[name] for name in input_names(bundle)))
+    assert set(outputs) == set(OUTPUTS)
     expected = bundle.model(features, training=False)
-    np.testing.assert_allclose(answers["scores"], expected, atol=1e-5)
-    assert answers["tag_ids"].dtype == tf.int32
+    np.testing.assert_allclose(outputs["scores"], expected, atol=1e-5)
+    assert outputs["tag_ids"].dtype == tf.int32
 
 
-def test_a_length_leaves_room_for_as_many_words_as_tokens():
+def test_a_length_allows_as_many_words_as_tokens():
     shapes = {spec.name: spec.shape.as_list() for spec in ids_specs(tagger_bundle(), 1, 10)}
     assert shapes == {
         "token_ids": [1, 10],
@@ -131,7 +131,7 @@ class Tagger(tf.Module):
         rng = np.random.default_rng(0)
         for layer in (self.dense, self.crf):
             layer.set_weights([2 * rng.normal(size=weight.shape) for weight in layer.weights])
-        self.kept = [weight.value for layer in (self.dense, self.crf) for weight in layer.weights]
+        self.retained = [weight.value for layer in (self.dense, self.crf) for weight in layer.weights]
 
     def __call__(self, inputs, word_mask):
         found = decode(self.crf(self.dense(inputs), word_mask))
@@ -158,7 +158,7 @@ def _compare(found, inputs, word_mask):
 
 
 @pytest.mark.parametrize("sizes", [(B, W), (None, None)], ids=["fixed", "any size"])
-def test_tflite_gives_the_same(sizes, tmp_path):
+def test_tflite_decodes_the_same_tags(sizes, tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
     from export.tflite.write import check_ops
@@ -179,7 +179,7 @@ def test_tflite_gives_the_same(sizes, tmp_path):
 
 
 @pytest.mark.parametrize("opset", [17, 18])
-def test_onnx_gives_the_same(opset):
+def test_onnx_decodes_the_same_tags(opset):
     import onnxruntime
     import tf2onnx
 
@@ -193,8 +193,8 @@ def test_onnx_gives_the_same(opset):
     names = [output.name for output in session.get_outputs()]
     assert set(names) == set(NAMES)
     for inputs, word_mask in (_sentences([9, 4, 0], W), _sentences([1], 1), _sentences([3, 2], 4)):
-        answers = session.run(None, {"inputs": inputs, "word_mask": word_mask})
-        _compare(dict(zip(names, answers, strict=True)), inputs, word_mask)
+        outputs = session.run(None, {"inputs": inputs, "word_mask": word_mask})
+        _compare(dict(zip(names, outputs, strict=True)), inputs, word_mask)
 
 
 @pytest.mark.parametrize("make", [make_bundle, make_pair_bundle])
@@ -217,9 +217,9 @@ def test_features_are_those_of_the_preprocessor():
 
 
 def test_truncation_keeps_both_special_tokens():
-    whole, cut = features_of(pair_bundle(), PAIRS), features_of(pair_bundle(), PAIRS, 6)
+    whole, truncated = features_of(pair_bundle(), PAIRS), features_of(pair_bundle(), PAIRS, 6)
     for side in "ab":
-        ids = cut[f"token_ids_{side}"]
+        ids = truncated[f"token_ids_{side}"]
         assert ids.shape == (len(PAIRS), 6)
         np.testing.assert_array_equal(ids[:, :5], whole[f"token_ids_{side}"][:, :5])
         assert set(ids[:, 5]) == {3}

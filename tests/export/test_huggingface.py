@@ -38,12 +38,12 @@ def test_a_run_of_each_task_is_written_and_reads_texts_the_same(tmp_path, task, 
     assert (outcome.status, outcome.out) == (0, f"{tmp_path / 'out'}\n"), outcome.err
     checkpoint = find_checkpoint(str(tmp_path / "out"))
     encoder = bundle.model.encoders_of(0)[-1 if side == "b" else 0]
-    cut = (
+    preprocessor = (
         getattr(bundle.preprocessor, "part", None)
         or getattr(bundle.preprocessor, "parts", [bundle.preprocessor])[0]
     )
-    given = cut(tf.constant(TEXTS))
-    assert checkpoint.vocabulary.tokens == cut.vocabulary.tokens
+    given = preprocessor(tf.constant(TEXTS))
+    assert checkpoint.vocabulary.tokens == preprocessor.vocabulary.tokens
     np.testing.assert_allclose(filled(checkpoint)(given), encoder(given), atol=1e-6)
 
 

@@ -19,12 +19,12 @@ from tests.pruned_models import SIZES, TWO_BLOCKS, features_of, uneven_bundle, u
 def test_every_export_passes_verify(tmp_path):
     bundle = uneven_bundle()
     bundle.save(tmp_path / "run")
-    labels = [answer["label"] for answer in bundle.predict(TEXTS)]
+    labels = [prediction["label"] for prediction in bundle.predict(TEXTS)]
     rows = write_csv(tmp_path / "rows.csv", list(zip(TEXTS, labels, strict=True)))
     write_tflite(bundle, tmp_path / "a.tflite", [16], "none")
     write_onnx(bundle, tmp_path / "a.onnx")
-    copies = [tmp_path / "a.tflite", tmp_path / "a.onnx"]
-    outcome = call(verify, tmp_path / "run", *copies, "--data", rows)
+    artifacts = [tmp_path / "a.tflite", tmp_path / "a.onnx"]
+    outcome = call(verify, tmp_path / "run", *artifacts, "--data", rows)
     assert outcome.status == 0, outcome.err
 
 
@@ -51,5 +51,5 @@ def test_pairs_and_tags_have_pruned_heads(kind):
 
 def test_a_pruned_encoder_is_not_exported_to_bert(tmp_path):
     uneven_bundle(norm="post", ngram_buckets=0).save(tmp_path / "run")
-    said = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
-    assert "layer_sizes must be none, all blocks alike, got those of a pruned encoder" in said
+    message = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
+    assert "layer_sizes must be none, all blocks alike, got those of a pruned encoder" in message

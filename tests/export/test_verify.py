@@ -26,11 +26,11 @@ SUFFIXES = {"savedmodel": "", "tflite": ".tflite", "onnx": ".onnx"}
 
 
 def rows_file(bundle, path: Path) -> Path:
-    """Rows labelled by the bundle itself, the last one wrongly."""
+    """Writes rows labeled by the bundle itself, the last one wrongly."""
     if bundle.multi_label:
-        labels = ["|".join(answer["labels"]) for answer in bundle.predict(ROWS)]
+        labels = ["|".join(prediction["labels"]) for prediction in bundle.predict(ROWS)]
     else:
-        labels = [answer["label"] for answer in bundle.predict(ROWS)]
+        labels = [prediction["label"] for prediction in bundle.predict(ROWS)]
         labels[-1] = next(label for label in bundle.labels if label != labels[-1])
     return write_csv(path, list(zip(ROWS, labels, strict=True)))
 
@@ -77,7 +77,7 @@ def without_mask(bundle):
 
 
 def shuffled(bundle):
-    """Another token for most ids, but the special ones."""
+    """Permutes the tokens, except for the special ones."""
     texts = bundle.preprocessor
     tokens = list(texts.vocabulary.tokens)
     tokens[5:] = np.random.default_rng(1).permutation(np.array(tokens[5:], object)).tolist()
@@ -164,7 +164,7 @@ def test_correct_exports_pass(make, served, onnx_files, tmp_path):
     result = outcome.json
     assert result["passed"] and result["rows"] == len(ROWS)
     # Labels that no row has count with 0.
-    occurring = {label for answer in bundle.predict(ROWS) for label in answer.get("labels", ())}
+    occurring = {label for prediction in bundle.predict(ROWS) for label in prediction.get("labels", ())}
     expected = len(occurring) / 4 if bundle.multi_label else 1 - 1 / len(ROWS)
     assert result[metric] == pytest.approx(expected)
     assert [report["artifact"] for report in result["artifacts"]] == [str(path) for path in paths]

@@ -23,7 +23,7 @@ from tests.export.conftest import unbounded
 
 @functools.cache
 def bundle(window_pooling="mean"):
-    """Do not change what it returns: all tests share it."""
+    """Returns a bundle that all tests share. Do not change it."""
     return make_bundle(windows={**WINDOWS, "window_pooling": window_pooling})
 
 
@@ -39,7 +39,7 @@ def run(tmp_path_factory):
 def exported(run):
     """The folder of the run, its exports, and rows with their labels."""
     folder, made = run.parent, bundle("attention")
-    labels = [answer["label"] for answer in made.predict(TEXTS)]
+    labels = [prediction["label"] for prediction in made.predict(TEXTS)]
     write_csv(folder / "rows.csv", list(zip(TEXTS, labels, strict=True)))
     write_savedmodel(made, folder / "served", xla=True)
     write_tflite(made, folder / "any.tflite", [None], with_vectors=True)
@@ -49,8 +49,8 @@ def exported(run):
 
 @pytest.mark.second
 def test_every_export_passes_verify(exported):
-    copies = [exported / name for name in ("served/1", "any.tflite", "a.onnx")]
-    outcome = call(verify, exported / "run", *copies, "--data", exported / "rows.csv")
+    artifacts = [exported / name for name in ("served/1", "any.tflite", "a.onnx")]
+    outcome = call(verify, exported / "run", *artifacts, "--data", exported / "rows.csv")
     assert outcome.status == 0, outcome.err
     assert all(each["max_difference"] < 1e-4 for each in outcome.json["artifacts"]), outcome.json
 
@@ -66,7 +66,7 @@ def test_other_poolings_of_windows_have_built_in_ops_too(tmp_path, window_poolin
 
 
 @pytest.mark.second
-def test_the_compiled_signature_gives_the_same(exported):
+def test_the_compiled_signature_gives_the_same_predictions(exported):
     made = bundle("attention")
     features = padded(made, sequences(made, [text.encode() for text in TEXTS]), 24)
     found = load_savedmodel(exported / "served" / "1", "predict_ids_xla")(**features)["probabilities"]
@@ -77,9 +77,9 @@ def test_attention_of_windows_is_not_exported(run, tmp_path):
     signatures = ClassifierEndpoints(bundle()).signatures()
     assert "explain" not in signatures and {"predict_text", "classify", "embed"} <= signatures.keys()
     for command, name in ((tflite, "b.tflite"), (onnx, "b.onnx")):
-        said = refused(tmp_path, command, str(run), str(tmp_path / name), "--attention")
+        message = refused(tmp_path, command, str(run), str(tmp_path / name), "--attention")
         assert (
-            said
+            message
             == "--attention: expected a run that reads whole texts, got one that reads windows of 10 tokens"
         )
     with pytest.raises(InputError, match="--attention"):

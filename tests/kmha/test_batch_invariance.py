@@ -1,4 +1,4 @@
-"""Padding and batch composition never change an answer of the whole classifier, from strings to probabilities."""
+"""Padding and batch composition never change a prediction of the whole classifier, from strings to probabilities."""
 
 import functools
 

@@ -29,13 +29,13 @@ def logits(bundle, rows) -> np.ndarray:
     return np.log(found) - (np.log1p(-found) if bundle.uses_thresholds else 0.0)
 
 
-def test_a_temperature_keeps_the_best_label():
+def test_a_temperature_does_not_change_the_best_label():
     bundle = make_bundle()
-    before, answers = logits(bundle, TEXTS), bundle.predict(TEXTS)
+    before, predictions = logits(bundle, TEXTS), bundle.predict(TEXTS)
     calibrate(bundle.model, THIRD)
     after = bundle.predict(TEXTS)
-    assert [each["label"] for each in after] == [each["label"] for each in answers]
-    assert all(a["probability"] < b["probability"] for a, b in zip(after, answers, strict=True))
+    assert [each["label"] for each in after] == [each["label"] for each in predictions]
+    assert all(a["probability"] < b["probability"] for a, b in zip(after, predictions, strict=True))
     expected = before / 3
     expected = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(bundle.probabilities(TEXTS), expected, rtol=1e-5)
@@ -50,7 +50,7 @@ def test_each_form_of_matcher_gives_the_calibrated_score(form, symmetric):
     np.testing.assert_allclose(logits(bundle, PAIRS), calibration.apply(before), rtol=1e-3, atol=1e-4)
 
 
-def test_each_label_of_several_has_its_own():
+def test_each_of_several_labels_has_its_own_calibration():
     bundle = make_bundle(SEVERAL, multi_label=True)
     before = logits(bundle, TEXTS)
     calibration = Calibration((0.5, 1.0, 2.0, 4.0), (0.0, 1.0, -1.0, 0.5))
@@ -79,16 +79,16 @@ def test_an_adjusted_threshold_gives_the_same_decisions(logit, threshold, temper
     before = 1 / (1 + math.exp(-logit))
     (moved,) = calibration.apply(np.array([logit]))
     after = 1 / (1 + math.exp(-moved))
-    (cut,) = calibration.thresholds([threshold])
+    (adjusted,) = calibration.thresholds([threshold])
     # Differences below the resolution of float32 are ignored.
-    if abs(before - threshold) > 1e-6 and abs(after - cut) > 1e-6:
-        assert (after >= cut) == (before >= threshold)
+    if abs(before - threshold) > 1e-6 and abs(after - adjusted) > 1e-6:
+        assert (after >= adjusted) == (before >= threshold)
 
 
 @pytest.mark.parametrize(
     ("kind", "temperature"), [("spelt", 0.4), ("spelt", 3.0), ("no scheme", 3.0), ("characters", 0.4)]
 )
-def test_the_best_path_stays_and_what_is_forbidden_stays_so(kind, temperature):
+def test_the_best_path_and_the_forbidden_tags_do_not_change(kind, temperature):
     bundle = make_tagger_bundle(**TAGGERS[kind])
     before = bundle.tagger.tag(WORDS)
     calibrate(bundle.model, Calibration((temperature,), (0.0,)))
@@ -109,7 +109,7 @@ def test_a_tagger_rejects_calibrations_that_change_its_path():
 
 
 @given(first=temperatures, second=temperatures, bias=st.floats(-5, 5), logit=st.floats(-20, 20))
-def test_two_are_one(first, second, bias, logit):
+def test_two_calibrations_compose_to_one(first, second, bias, logit):
     one, two = Calibration((first,), (bias,)), Calibration((second,), (-bias,))
     given = np.array([logit])
     np.testing.assert_allclose(two.compose(one).apply(given), two.apply(one.apply(given)), atol=1e-9)
@@ -132,7 +132,7 @@ def test_a_calibration_is_saved_in_the_bundle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "value",
     [
         None,
         "1.5",
@@ -145,5 +145,5 @@ def test_a_calibration_is_saved_in_the_bundle(tmp_path):
         {"temperatures": [1.0, 2.0], "biases": [0.0]},
     ],
 )
-def test_invalid_calibrations_are_ignored(told):
-    assert Calibration.of({"calibration": told}) == Calibration()
+def test_invalid_calibrations_are_ignored(value):
+    assert Calibration.of({"calibration": value}) == Calibration()

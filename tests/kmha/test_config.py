@@ -1,4 +1,4 @@
-"""The encoder's numbers: what is refused, and the sizes of the published BERTs."""
+"""The encoder's configuration: invalid values, and the sizes of the published BERTs."""
 
 import dataclasses
 import json
@@ -51,13 +51,13 @@ from kmha.models.encoder import TransformerEncoder
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_numbers_that_cannot_be_are_rejected_in_one_line(changes, message):
+def test_invalid_numbers_are_rejected_in_one_line(changes, message):
     with pytest.raises(InputError, match=message) as refusal:
         EncoderConfig(**{"vocabulary_size": 100} | changes)
     assert "\n" not in str(refusal.value)
 
 
-def test_heads_need_not_divide_the_hidden_size_if_their_size_is_given():
+def test_heads_need_not_divide_the_hidden_size_if_head_dim_is_set():
     assert EncoderConfig(100, num_heads=3, head_dim=20).head_dim == 20
 
 
@@ -71,7 +71,7 @@ def test_blocks_have_their_pruned_sizes():
     assert encoder.blocks[0].attention.output_kernel.shape == (3 * 32, 128)
 
 
-def test_the_limit_of_ids_keeps_hashes_in_int32():
+def test_hashes_of_the_largest_ids_fit_in_int32():
     largest = MAX_HASHED_ID - 1
     assert largest * MULTIPLIER + largest < 2**31
 

@@ -1,4 +1,4 @@
-"""The feature contract and the check of ids from outside."""
+"""The feature contract and the validation of external ids."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_shapes_name_every_feature():
     assert set(text_shapes().values()) == {(None, None)}
 
 
-def test_names_of_a_pair_say_granularity_feature_and_side():
+def test_names_of_pair_features_have_granularity_feature_and_side():
     assert [input_names(side) for side in SIDES] == [
         ("token_ids_a", "padding_mask_a"),
         ("token_ids_b", "padding_mask_b"),

@@ -1,4 +1,4 @@
-"""Regular files only, JSON of unknown origin, and messages that control no terminal."""
+"""Regular files only, JSON of unknown origin, and messages without control characters."""
 
 import os
 
@@ -38,7 +38,7 @@ def test_json_is_read():
     assert parse_json("[" * 100 + "]" * 100, "")
 
 
-def test_a_pipe_and_a_device_are_no_input_files(tmp_path):
+def test_a_pipe_and_a_device_are_rejected_as_input_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")
     for name in ("pipe", "link"):

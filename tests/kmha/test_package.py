@@ -1,4 +1,4 @@
-"""`import kmha`: light, quiet, and whole models of its layers load afterwards; each in a process of its own."""
+"""`import kmha`: fast, without output, and models of its layers load afterwards; each in a separate process."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ NUMPY = {"KERAS_BACKEND": "numpy", "PYTHONWARNINGS": "ignore"}
 
 @pytest.fixture(scope="module")
 def saved_model(tmp_path_factory):
-    """A functional model of the user's own, and its output for ones."""
+    """A functional model with layers of kmha, and its output for ones."""
     inputs = keras.Input((3, 8))
     model = keras.Model(inputs, MultiHeadAttention(num_heads=2)(inputs))
     path = tmp_path_factory.mktemp("model") / "own.keras"

@@ -1,4 +1,4 @@
-"""Importing TensorFlow prints nothing, and hides nothing that matters: each in a process of its own."""
+"""Importing TensorFlow prints nothing and hides no errors: each test starts a separate process."""
 
 import subprocess
 import sys
@@ -55,6 +55,6 @@ def test_a_closed_stderr_is_supported():
 
 
 @pytest.mark.second
-def test_messages_are_kept_on_request():
+def test_messages_are_printed_on_request():
     result = python(IMPORT, TF_CPP_MIN_LOG_LEVEL="0")
     assert result.returncode == 0 and result.stderr != ""

@@ -47,7 +47,7 @@ def obeys(tags: list[str], names: list[str], scheme: Scheme) -> bool:
 
 
 def span_sets(length: int, types: list[str], first: int = 0):
-    """All ways to lay spans over words."""
+    """All sets of spans over words."""
     if first >= length:
         yield []
         return
@@ -98,24 +98,24 @@ def test_without_a_scheme_each_word_is_a_span():
 def test_allowed_sequences_are_those_that_encode_spans(scheme, length):
     types = ["A", "B"] if length < 4 else ["A"]
     names = all_tags(scheme, tuple(types))
-    spelt = {tuple(tags_of(spans, length, scheme)): spans for spans in span_sets(length, types)}
+    encoded = {tuple(tags_of(spans, length, scheme)): spans for spans in span_sets(length, types)}
     for tags in itertools.product(names, repeat=length):
-        assert (tags in spelt) == obeys(list(tags), names, scheme) == (broken_words(tags, scheme) == [])
-        if tags in spelt:
-            assert spans_of(tags, scheme) == strict_spans_of(tags, scheme) == spelt[tags]
+        assert (tags in encoded) == obeys(list(tags), names, scheme) == (broken_words(tags, scheme) == [])
+        if tags in encoded:
+            assert spans_of(tags, scheme) == strict_spans_of(tags, scheme) == encoded[tags]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(data=st.data())
 def test_repair_changes_only_broken_sequences(scheme, data):
     tags = data.draw(sequences(scheme))
-    mended = repair_tags(tags, scheme)
-    assert obeys(mended, all_tags(scheme), scheme)
-    assert repair_tags(mended, scheme) == mended
-    assert (mended == tags) == (broken_words(tags, scheme) == [])
-    assert [tag == "O" for tag in mended] == [tag == "O" for tag in tags]
-    assert [split_tag(tag, scheme)[1] for tag in mended] == [split_tag(tag, scheme)[1] for tag in tags]
-    assert set(mended) <= set(all_tags(scheme))
+    repaired = repair_tags(tags, scheme)
+    assert obeys(repaired, all_tags(scheme), scheme)
+    assert repair_tags(repaired, scheme) == repaired
+    assert (repaired == tags) == (broken_words(tags, scheme) == [])
+    assert [tag == "O" for tag in repaired] == [tag == "O" for tag in tags]
+    assert [split_tag(tag, scheme)[1] for tag in repaired] == [split_tag(tag, scheme)[1] for tag in tags]
+    assert set(repaired) <= set(all_tags(scheme))
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
@@ -132,7 +132,7 @@ def test_broken_words_violate_the_transitions(scheme, data):
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
-def test_the_strict_reading_is_that_of_seqeval(scheme):
+def test_strict_spans_equal_seqeval(scheme):
     generator = random.Random(WITH_SPANS.index(scheme))
     names = all_tags(scheme, ("A", "B-c", ""))
     for _ in range(1000):
@@ -151,10 +151,10 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("scheme, tags, places, kept, strict", BROKEN)
-def test_broken_sequences(scheme, tags, places, kept, strict):
+@pytest.mark.parametrize("scheme, tags, places, spans, strict", BROKEN)
+def test_spans_of_broken_sequences(scheme, tags, places, spans, strict):
     assert broken_words(tags.split(), scheme) == places
-    assert spans_of(tags.split(), scheme) == kept
+    assert spans_of(tags.split(), scheme) == spans
     assert strict_spans_of(tags.split(), scheme) == strict
 
 
@@ -162,7 +162,7 @@ DETECTED = [
     ("bio", ["B-A I-A O", "O B-B"]),
     ("bio", ["B-A O"]),
     ("bio", ["B-A B-A"]),
-    ("bio", ["B-A I-A O", "O B-B", "I-A O"]),  # one slip
+    ("bio", ["B-A I-A O", "O B-B", "I-A O"]),  # one invalid tag
     ("iob1", ["I-A I-A O", "O I-A B-A"]),
     ("iob1", ["I-A O"]),
     ("bioes", ["B-A I-A E-A"]),
@@ -184,24 +184,24 @@ def test_the_scheme_is_found_by_the_tags(scheme, lines):
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
 @given(data=st.data())
-def test_the_scheme_of_spelt_spans_is_found(scheme, data):
+def test_the_scheme_of_encoded_spans_is_found(scheme, data):
     length = data.draw(st.integers(1, 6))
     layouts = [list(each) for each in span_sets(min(length, 4), ["A", "B"])]
     chosen = data.draw(st.lists(st.sampled_from(layouts), max_size=3))
     # A sentence whose tags are unique to this scheme.
-    telling = tags_of([Span(0, 3, "A"), Span(3, 4, "A")], 4, scheme)
-    assert detect_scheme([telling, *(tags_of(spans, length, scheme) for spans in chosen)]) == scheme
+    unambiguous = tags_of([Span(0, 3, "A"), Span(3, 4, "A")], 4, scheme)
+    assert detect_scheme([unambiguous, *(tags_of(spans, length, scheme) for spans in chosen)]) == scheme
 
 
 @pytest.mark.parametrize("tag", ["M-A", "E", "PER", "B-", "", "O-A", "BI-A", "b-A"])
-def test_a_tag_that_the_scheme_does_not_have(tag):
+def test_a_tag_outside_the_scheme_is_rejected(tag):
     for call in (spans_of, strict_spans_of, broken_words, repair_tags, allowed_transitions):
         with pytest.raises(InputError, match="scheme bio: expected O, B-TYPE, I-TYPE; got"):
             call([tag], "bio")
 
 
 @pytest.mark.parametrize("span", [(0, 0, "A"), (2, 1, "A"), (-1, 1, "A"), (2, 4, "A"), (0, 2, "B")])
-def test_spans_that_cannot_be_spelt(span):
+def test_overlapping_or_invalid_spans_are_rejected(span):
     with pytest.raises(ValueError, match="expected spans apart within 3 words"):
         tags_of([Span(0, 1, "A"), Span(*span)], 3, "bio")
 

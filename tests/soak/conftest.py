@@ -20,13 +20,13 @@ LONG = ["--train.epochs=8", "--train.patience=8", "--train.batch-rows=8", "--opt
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """A kind of fit and how it ends when nothing happens to it.
+    """A kind of fit and its result without interruptions.
 
     Attributes:
-        flags: Of the fit.
-        weights: Of its model, bit by bit.
-        metrics: Its scores and history, without what hangs on the clock.
-        seconds: From its first checkpoint to its end.
+        flags: Flags of the fit.
+        weights: Exact weights of its model.
+        metrics: Its scores and history, without values that depend on the clock.
+        seconds: Time from its first checkpoint to its end.
     """
 
     flags: list[str]
@@ -60,7 +60,7 @@ class Kinds:
         write_conll(folder / "test.conll", tagged_sentences(40, seed=7))
 
     def flags(self, kind: str) -> list[str]:
-        """What makes a kind of fit."""
+        """Returns the flags of a kind of fit."""
         folder = self.folder
         news = [f"--data.train={folder / 'train.csv'}", f"--data.test={folder / 'test.csv'}"]
         small = [flag for flag in TINY if not flag.startswith(("--train.epochs", "--train.batch-rows"))]
@@ -99,11 +99,11 @@ class Kinds:
         return flags
 
     def of(self, kind: str) -> Reference:
-        """How a kind of fit ends when nothing happens to it."""
+        """Returns the result of a kind of fit without interruptions."""
         if kind not in self._made:
             flags = self.flags(kind)
             with Fit(self.folder, flags, kind) as fit:
-                assert fit.wait_for(lambda: fit.checkpoints), fit.said()[-3000:]
+                assert fit.wait_for(lambda: fit.checkpoints), fit.log()[-3000:]
                 began = time.monotonic()
                 ended = fit.end()
             assert ended.status == 0, ended.err[-3000:]
@@ -112,7 +112,7 @@ class Kinds:
         return self._made[kind]
 
     def check_equal(self, kind: str, folder: Path, run: str = "run") -> None:
-        """The run equals its reference, and no other files are left."""
+        """Checks that the run equals its reference, and that no other files are left."""
         reference, made, expected = self.of(kind), folder / run, self.folder / kind
         assert saved_weights(made) == reference.weights
         assert metrics_of(made) == reference.metrics

@@ -23,14 +23,14 @@ from training.runs.checkpoint_folder import (
 LONGEST_S = 900.0
 
 
-def say(message: str) -> None:
-    """A figure of the soak, on a line of its own."""
+def print_figure(message: str) -> None:
+    """Prints a measured value of the soak test on a separate line."""
     print(f"\n    {message}", end="", flush=True)
 
 
 @dataclasses.dataclass
 class Ended:
-    """How a process ended and what it said."""
+    """Exit status and output of a process."""
 
     status: int
     out: str
@@ -38,7 +38,7 @@ class Ended:
 
     @property
     def last(self) -> str:
-        """The last line of its progress."""
+        """The last line of its log."""
         return self.err.splitlines()[-1] if self.err else ""
 
 
@@ -46,11 +46,11 @@ class Fit:
     """A fit that writes to `run` in a folder; as a context manager it does not outlive the block.
 
     Args:
-        folder: Working folder of the process; what it says goes there too.
-        flags: Of `training.fit`, but --out.
-        run: Path of the run, as seen from there.
-        temporary: Where its temporary files go; None: there too.
-        module: What is started.
+        folder: Working folder of the process; its output is written there too.
+        flags: Flags of `training.fit`, except --out.
+        run: Path of the run, relative to `folder`.
+        temporary: Folder of its temporary files; None: a folder in `folder`.
+        module: Module that is started, with its first arguments.
         before: Called in the process before it starts.
     """
 
@@ -66,7 +66,7 @@ class Fit:
         self.folder, self.run = folder, run
 
         def begin() -> None:
-            # A shell may have had the soak ignore it, in the background.
+            # A shell that runs the soak tests in the background may set SIGINT to be ignored.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             if before is not None:
                 before()
@@ -95,17 +95,17 @@ class Fit:
         """Its whole checkpoints, the newest first."""
         return [path for path in list_checkpoints(self.partial / "checkpoint") if not find_damage(path)]
 
-    def said(self) -> str:
-        """Its progress so far."""
+    def log(self) -> str:
+        """Returns its log so far."""
         return self._err.read_text("utf-8", errors="replace")
 
-    def wait_for(self, what: Callable[[], Any]) -> bool:
-        """Waits until something is so; False: the process ended before."""
+    def wait_for(self, condition: Callable[[], Any]) -> bool:
+        """Waits until a condition holds; returns False if the process ends before that."""
         until = time.monotonic() + LONGEST_S
-        while not what():
+        while not condition():
             if self.process.poll() is not None:
-                return bool(what())
-            assert time.monotonic() < until, self.said()[-3000:]
+                return bool(condition())
+            assert time.monotonic() < until, self.log()[-3000:]
             time.sleep(0.005)
         return True
 
@@ -116,10 +116,10 @@ class Fit:
     def end(self) -> Ended:
         """Waits for its end."""
         self.process.wait(LONGEST_S)
-        return Ended(self.process.returncode, self._out.read_text("utf-8"), self.said())
+        return Ended(self.process.returncode, self._out.read_text("utf-8"), self.log())
 
     def __enter__(self) -> "Fit":
-        """Gives the fit itself."""
+        """Returns the fit itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,21 +130,21 @@ class Fit:
 
 
 def fitted(folder: Path, flags: Sequence[str], run: str = "run", **options: Any) -> Ended:
-    """A fit to its end."""
+    """Runs a fit to its end."""
     with Fit(folder, flags, run, **options) as fit:
         return fit.end()
 
 
 def killed_after_a_checkpoint(folder: Path, flags: Sequence[str], count: int = 2) -> None:
-    """A fit that was killed when it had written some checkpoints."""
+    """Runs a fit and kills it after some checkpoints."""
     with Fit(folder, flags) as fit:
-        assert fit.wait_for(lambda: len(fit.checkpoints) >= count), fit.said()[-3000:]
+        assert fit.wait_for(lambda: len(fit.checkpoints) >= count), fit.log()[-3000:]
         fit.send(signal.SIGKILL)
         assert fit.end().status == -signal.SIGKILL
 
 
 def progress(folder: Path, run: str = "run") -> dict[str, Any]:
-    """How far an unfinished run has come; {} without a checkpoint."""
+    """Returns the progress of an unfinished run; {} without a checkpoint."""
     newest = newest_valid_checkpoint(folder / f"{run}.partial" / "checkpoint")
     return read_progress(newest) if newest else {}
 

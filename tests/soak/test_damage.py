@@ -15,7 +15,7 @@ logger = logging.getLogger("kmha")
 pytestmark = pytest.mark.soak
 
 
-def cut(checkpoint: Path) -> str:
+def truncate(checkpoint: Path) -> str:
     (path,) = checkpoint.glob("state.data*")
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size // 2)
@@ -39,35 +39,35 @@ def half_json(checkpoint: Path) -> str:
     return "progress.json is damaged"
 
 
-@pytest.mark.parametrize("damage", [cut, flip, remove, half_json])
-def test_a_damaged_checkpoint(kinds, tmp_path, damage):
+@pytest.mark.parametrize("damage", [truncate, flip, remove, half_json])
+def test_a_damaged_checkpoint_is_logged_and_the_run_equals_its_reference(kinds, tmp_path, damage):
     flags = kinds.of("classify").flags
     killed_after_a_checkpoint(tmp_path, flags)
     partial = tmp_path / "run.partial"
     newest = max((partial / "checkpoint").glob("*[0-9]"))
     reason = damage(newest)
-    said = kinds.finish("classify", tmp_path)
-    (line,) = [line for line in said.splitlines() if "damaged" in line]
+    log = kinds.finish("classify", tmp_path)
+    (line,) = [line for line in log.splitlines() if "damaged" in line]
     assert f"run.partial/checkpoint/{newest.name} is damaged: " in line and reason in line
     logger.info(f"{line}; equal ")
 
 
-def test_all_checkpoints_damaged(kinds, tmp_path):
+def test_damage_of_all_checkpoints_is_an_error_in_one_line(kinds, tmp_path):
     flags = kinds.of("classify").flags
     killed_after_a_checkpoint(tmp_path, flags)
     checkpoints = tmp_path / "run.partial" / "checkpoint"
     for checkpoint in checkpoints.glob("*[0-9]"):
-        cut(checkpoint)
+        truncate(checkpoint)
     ended = fitted(tmp_path, [flag for flag in flags if flag != "--resume-or-begin"] + ["--resume"])
     assert ended.status == 2 and ended.err.count("\n") == 1
     assert ended.err.startswith("error: --resume: expected a valid checkpoint in ")
-    # Not even now is anything thrown away.
+    # No checkpoint is deleted, even in this case.
     assert len(list(checkpoints.glob("*[0-9]"))) == 2
     logger.info(f"{ended.last} ")
 
 
 @pytest.mark.parametrize("change", ["grows", "is cut", "is replaced"])
-def test_a_data_file_that_changes_while_it_is_read(kinds, tmp_path, change):
+def test_a_data_file_that_changes_while_it_is_read_is_an_error(kinds, tmp_path, change):
     # Large enough to be read for seconds.
     rows = news_rows(3000, seed=1) * 60
     train = write_csv(tmp_path / "train.csv", rows)
@@ -91,7 +91,7 @@ def test_a_data_file_that_changes_while_it_is_read(kinds, tmp_path, change):
     logger.info(f"{change}: error: …/train.csv: {expected} ")
 
 
-def test_a_data_file_that_changes_between_a_kill_and_the_next_start(kinds, tmp_path):
+def test_a_data_file_that_changes_after_a_kill_is_an_error_on_resume(kinds, tmp_path):
     train = tmp_path / "train.csv"
     shutil.copy(kinds.folder / "train.csv", train)
     flags = [flag for flag in kinds.flags("classify") if not flag.startswith("--data.train")]

@@ -1,4 +1,4 @@
-"""Full disks: refused before training, and no checkpoint is lost when a disk fills up."""
+"""Full disks: rejected before training, and no checkpoint is lost when a disk fills up."""
 
 import contextlib
 import logging
@@ -43,17 +43,17 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-# More numbers than the kinds' models have, so that a checkpoint is a few MB.
+# More weights than the models of `kinds` have, so that a checkpoint is a few MB.
 LARGE = ["--encoder.ngram-buckets=20011"]
 
 
 def only_line(ended, start: str) -> None:
-    """The process has ended with one line about it."""
+    """Checks that the process ended with a single error line."""
     lines = [line for line in ended.err.splitlines() if line.startswith(("error", "Traceback", "Exception"))]
     assert lines == [ended.last] and ended.last.startswith(start), ended.err[-3000:]
 
 
-def test_too_small_a_disk_is_refused_before_training(kinds, tmp_path):
+def test_too_small_a_disk_is_rejected_before_training(kinds, tmp_path):
     with small_disk(tmp_path / "disk", 4) as disk:
         ended = fitted(tmp_path, [*kinds.flags("classify"), *LARGE], "disk/run")
         assert ended.status == 2 and "epoch 1" not in ended.err
@@ -67,7 +67,7 @@ def test_disk_that_fills_up_loses_no_checkpoint(kinds, tmp_path):
     reference = kinds.of("classify")
     with small_disk(tmp_path / "disk", 20) as disk:
         with Fit(tmp_path, reference.flags, "disk/run") as fit:
-            assert fit.wait_for(lambda: len(fit.checkpoints) == 2), fit.said()[-3000:]
+            assert fit.wait_for(lambda: len(fit.checkpoints) == 2), fit.log()[-3000:]
             filler = fill(disk)
             ended = fit.end()
         assert ended.status == 1
@@ -75,7 +75,7 @@ def test_disk_that_fills_up_loses_no_checkpoint(kinds, tmp_path):
         assert ended.last.endswith("; run the same command with --resume to continue")
         checkpoints = fit.checkpoints
         assert len(checkpoints) == 2 and not list((fit.partial / "checkpoint").glob("*.partial"))
-        # What was removed of the half-written one is filled too, and the run refused at once.
+        # The space of the removed partial checkpoint is filled too, and the next run is rejected at once.
         more = fill(disk)
         again = fitted(tmp_path, reference.flags, "disk/run")
         assert again.status in (1, 2) and fit.checkpoints == checkpoints
@@ -118,7 +118,7 @@ def test_file_size_limit_loses_no_checkpoint(kinds, tmp_path):
     logger.info(f"a limit on the size of files: {ended.last}; without it: equal ")
 
 
-def test_read_only_folder_is_refused(kinds, tmp_path):
+def test_a_read_only_folder_is_rejected(kinds, tmp_path):
     with small_disk(tmp_path / "disk", 20) as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         ended = fitted(tmp_path, kinds.flags("classify"), "disk/run")

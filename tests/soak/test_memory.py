@@ -18,7 +18,7 @@ STEPS_PER_EPOCH = 252
 GROWTH_MB = 60.0
 
 
-def test_an_hour_of_steps(tmp_path):
+def test_memory_and_open_files_do_not_grow_in_an_hour_of_steps(tmp_path):
     write_csv(tmp_path / "train.csv", news_rows(ROWS, seed=1))
     tiny = [flag for flag in TINY if not flag.startswith(("--train.epochs", "--train.batch-rows"))]
     epochs = STEPS // STEPS_PER_EPOCH
@@ -33,7 +33,7 @@ def test_an_hour_of_steps(tmp_path):
         "--no-baseline",
     ]
     with Fit(tmp_path, flags) as fit:
-        assert fit.wait_for(lambda: fit.said().count("\nepoch ") >= 5)
+        assert fit.wait_for(lambda: fit.log().count("\nepoch ") >= 5)
         seen = list(watched(fit))
         ended = fit.end()
     assert ended.status == 0, ended.err[-3000:]

@@ -27,7 +27,7 @@ from clients.python_clients import (
 )
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import ROOT, clean_environment
-from tests.soak.fits import resident_mb, say
+from tests.soak.fits import print_figure, resident_mb
 
 SECONDS = float(os.environ.get("SOAK_SERVING_SECONDS", "3600"))
 VERSION_SECONDS, LOAD_SECONDS, MEMORY_SECONDS = 60.0, 300.0, 2.0
@@ -72,7 +72,7 @@ class Versions:
     def __init__(self, folder: Path):
         self.folder, self.runs = folder / "served", (folder / "even", folder / "odd")
         self.started = 0  # the newest version whose export has started
-        self.answered = 0  # the newest version of which a response has arrived
+        self.newest_received = 0  # the newest version of which a response has arrived
         self._lock = threading.Lock()
         bundles = (one_label_bundle(), make_bundle(tokenization="word"))
         for bundle, run in zip(bundles, self.runs, strict=True):
@@ -112,13 +112,13 @@ class Versions:
         )
         assert difference <= FLOAT_TOLERANCE, (version, difference, texts)
         with self._lock:
-            self.answered = max(self.answered, version)
+            self.newest_received = max(self.newest_received, version)
         return difference
 
 
 @dataclasses.dataclass
 class Received:
-    """What one client has received."""
+    """Results of one client."""
 
     latencies: list[float] = dataclasses.field(default_factory=list)
     errors: int = 0
@@ -138,7 +138,7 @@ def run_client(port: int, versions: Versions, seed: int, stop: threading.Event) 
                 received.errors += 1
             texts = [choose_text(generator, versions) for _ in range(generator.randint(1, MAX_ROWS))]
             body, headers = encode(generator, texts)
-            oldest, began = versions.answered, time.perf_counter()
+            oldest, began = versions.newest_received, time.perf_counter()
             status, response = request_triton(connection, "POST", "infer", body, headers)
             received.latencies.append(time.perf_counter() - began)
             assert status == 200, (status, response[:500], [text[:100] for text in texts])
@@ -189,7 +189,7 @@ def served(tmp_path):
 
 
 @pytest.mark.soak
-def test_no_wrong_answer_while_versions_are_replaced(served):
+def test_no_wrong_prediction_while_versions_are_replaced(served):
     versions, pid, port = served
     stop, memory = threading.Event(), collections.defaultdict(list)
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
@@ -198,15 +198,15 @@ def test_no_wrong_answer_while_versions_are_replaced(served):
         try:
             while (now := time.monotonic()) < began + SECONDS or (
                 # The last version is served, too.
-                versions.answered < versions.started and now < began + SECONDS + LOAD_SECONDS
+                versions.newest_received < versions.started and now < began + SECONDS + LOAD_SECONDS
             ):
                 if concurrent.futures.wait(jobs, MEMORY_SECONDS, concurrent.futures.FIRST_EXCEPTION).done:
                     break
-                memory[versions.answered].append(tree_mb(pid))
+                memory[versions.newest_received].append(tree_mb(pid))
                 if exported + VERSION_SECONDS <= now < began + SECONDS:
                     exported = now
                     versions.export()
-            memory[versions.answered].append(tree_mb(pid))
+            memory[versions.newest_received].append(tree_mb(pid))
         finally:
             stop.set()
         clients = [job.result() for job in jobs]
@@ -216,9 +216,9 @@ def test_no_wrong_answer_while_versions_are_replaced(served):
     errors = sum(client.errors for client in clients)
     requests = len(latencies) + errors
     difference = max(client.difference for client in clients)
-    first, last = min(WARM_VERSIONS, versions.answered), versions.answered
+    first, last = min(WARM_VERSIONS, versions.newest_received), versions.newest_received
     before, after = (float(np.median(memory[version])) for version in (first, last))
-    say(
+    print_figure(
         f"{requests:,} requests in {seconds:.0f} s, {requests / seconds:.0f} a second; p50 {p50:.0f} ms,"
         f" p99 {p99:.0f} ms; largest difference {difference:.1e}; {errors:,} malformed requests, as expected;"
         f" {last - 1} versions swapped; memory {before:.0f} MB at version {first}, {after:.0f} MB at version {last}"

@@ -76,7 +76,7 @@ def test_20_pairs_of_exports_to_one_target_are_whole(tmp_path, kind):
             continue
         values = json.loads((out.parent / "m.tokenizer.json").read_text("utf-8"))
         assert len(values["vocabulary"]) in tokens
-        answer = [
+        verify_command = [
             sys.executable,
             "-m",
             "export.verify",
@@ -85,7 +85,7 @@ def test_20_pairs_of_exports_to_one_target_are_whole(tmp_path, kind):
             "--data",
             str(_rows(tmp_path)),
         ]
-        status = subprocess.run(answer, env=clean_environment(), capture_output=True).returncode
+        status = subprocess.run(verify_command, env=clean_environment(), capture_output=True).returncode
         # The model is that of the run whose tokenizer is next to it.
         assert (status == 0) == (len(values["vocabulary"]) == len(one_label_bundle().preprocessor.vocabulary))
 

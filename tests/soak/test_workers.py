@@ -1,4 +1,4 @@
-"""A worker killed in two-worker training: all begin again from the last checkpoint and end with the same weights."""
+"""A worker killed in two-worker training: all restart from the last checkpoint and end with the same weights."""
 
 import importlib.util
 import logging
@@ -52,9 +52,9 @@ def unbroken(kinds, tmp_path_factory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_killed_worker(kinds, unbroken, tmp_path, which):
+def test_training_restarts_after_a_killed_worker_with_equal_weights(kinds, unbroken, tmp_path, which):
     with Fit(tmp_path, flags_of(kinds), module=LAUNCH) as fit:
-        assert fit.wait_for(lambda: fit.checkpoints), fit.said()[-3000:]
+        assert fit.wait_for(lambda: fit.checkpoints), fit.log()[-3000:]
         workers = workers_of(fit.process.pid)
         assert len(workers) == 2
         os.kill(workers[which], signal.SIGKILL)

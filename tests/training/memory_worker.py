@@ -1,6 +1,6 @@
 """Prints measured and estimated memory of training steps in bytes; run in its own process.
 
-Of steps that grow from one to the next: what the ones before have given back is taken again.
+The steps grow: each step reuses the memory that the steps before it have freed.
 """
 
 import json
@@ -35,13 +35,13 @@ STEPS = [
 
 
 def status(name: str) -> int:
-    """A line of the system's account of this process, in bytes."""
+    """A value of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def train(config: EncoderConfig, rows: int, tokens: int) -> int:
-    """Makes two steps; returns how many weights they moved."""
+    """Takes two steps; returns the number of trainable weights."""
     model = TextClassifier(config, 3)
     model.build()
     variables = [variable.value for variable in model.trainable_variables]
@@ -56,7 +56,7 @@ def train(config: EncoderConfig, rows: int, tokens: int) -> int:
 
 
 def main() -> int:
-    """Prints [[taken, estimate], …]."""
+    """Prints [[measured, estimate], …]."""
     before, found = status("VmRSS"), []
     for config, rows, tokens in STEPS:
         weights = train(config, rows, tokens)

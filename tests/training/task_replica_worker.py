@@ -1,4 +1,4 @@
-"""Trains a small model on one device and on two replicas: each task's that is no classifier, and a student of a tagger.
+"""Trains a small model on one device and on two replicas: of every task except classification, and a distilled tagger.
 
 Prints how far they are apart.
 
@@ -54,7 +54,7 @@ MASKED_LM = MaskedLmTask(share=0.3)
 
 
 def read_texts(folder: Path) -> Inputs:
-    """Texts of which several make a row, not all rows with as many masked tokens."""
+    """Texts of which several make a row; the rows have different numbers of masked tokens."""
     examples = write_examples(
         (
             Example((" ".join(words[: 1 + number % 9]),), (), "a")
@@ -92,7 +92,7 @@ def read_lists(folder: Path) -> Inputs:
     return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, MATCH)
 
 
-def read_taught(folder: Path) -> tuple[Any, Inputs]:
+def read_distilled(folder: Path) -> tuple[Any, Inputs]:
     """Sentences with tags and without, for the student of a larger tagger."""
     teacher = make_tagger_bundle(("B-LOC", "O", "B-PER", "I-PER"), hidden_dim=24)
     teacher.save(folder / "run")
@@ -149,7 +149,7 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
         step = TrainingStep(
             trained,
             task.row_losses,
-            # The loss does not feel the head's bias, whose gradient is rounding alone: it must not be scaled up.
+            # The loss does not depend on the head bias. Its gradient is rounding errors, not to be scaled up.
             AdamW(trainable(trained), lambda step: tf.constant(3e-2), epsilon=1e-2),
             strategy,
             jit_compile=xla,
@@ -175,7 +175,7 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
 def main() -> None:
     """Prints one JSON object."""
     case = json.loads(sys.argv[1])
-    # Of Keras where it reads variables with NumPy 2, as in pyproject.toml.
+    # A warning of Keras when it reads variables with NumPy 2, as in pyproject.toml.
     warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning, "keras")
     cpus = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -186,8 +186,8 @@ def main() -> None:
             "masked-lm": (MASKED_LM, read_texts),
         }
         xla = case.get("xla", False)
-        if case["task"] == "taught":
-            task, inputs = read_taught(Path(folder))
+        if case["task"] == "distilled":
+            task, inputs = read_distilled(Path(folder))
         else:
             task, read = readers[case["task"]]
             inputs = read(Path(folder))

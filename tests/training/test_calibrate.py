@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     """A run of one label and rows by which its temperature is 3."""
     folder = tmp_path_factory.mktemp("calibrate")
     bundle, rows = make_bundle(), texts()
-    # What random weights say is near chance.
+    # Predictions of random weights are near chance.
     calibrate(bundle.model, Calibration((0.1,), (0.0,)))
     bundle.save(folder / "run")
     (folder / "run" / "metrics.json").write_text("{}")
@@ -75,20 +75,20 @@ def test_written_run_has_the_printed_calibration(made, run, tmp_path):
     np.testing.assert_allclose(after.probabilities(TEXTS), expected, rtol=1e-4)
     below = found["abstention"]["abstain_below"]
     assert after.abstain_below == below > 0
-    said = call(predict.main, run, stdin="\n".join(TEXTS).encode()).out.splitlines()
-    for answer in map(json.loads, said):
-        assert answer["abstained"] == (answer["probability"] < below)
+    printed = call(predict.main, run, stdin="\n".join(TEXTS).encode()).out.splitlines()
+    for prediction in map(json.loads, printed):
+        assert prediction["abstained"] == (prediction["probability"] < below)
     scores = call(evaluate.main, run, "--data", rows).json
     assert scores["accuracy"] == found["fitted"]["accuracy"]
     assert scores["ece"] == pytest.approx(found["fitted"]["ece"], abs=1e-3)
     shown = {name: value for name, value in found["abstention"].items() if name != "wanted_precision"}
     assert scores["abstention"] == pytest.approx(shown, abs=1e-6)
-    # Asked again it finds nothing more to do, and still knows how it was before.
+    # A second calibration changes nothing, and still reports the uncalibrated scores.
     again = call(main, run, "--data", rows).json
     assert again["temperatures"] == [pytest.approx(temperature, rel=0.02)]
     assert again["uncalibrated"]["ece"] == pytest.approx(found["uncalibrated"]["ece"], abs=1e-3)
-    kept = call(main, run, "--data", rows, "--no-refit").json
-    assert kept["temperatures"] == found["temperatures"] and "fitted" not in kept
+    unchanged = call(main, run, "--data", rows, "--no-refit").json
+    assert unchanged["temperatures"] == found["temperatures"] and "fitted" not in unchanged
 
 
 def test_new_temperature_removes_the_old_threshold(made, run):
@@ -119,19 +119,19 @@ def test_calibration_does_not_change_matches(tmp_path):
     true = np.random.default_rng(1).random(ROWS) < soft
     data = [(*row, str(int(match))) for row, match in zip(rows, true, strict=True)]
     path = write_csv(tmp_path / "pairs.csv", data, ("text_a", "text_b", "label"))
-    said = call(main, tmp_path / "run", "--data", path, "--write", "--precision", "0.7").json
+    result = call(main, tmp_path / "run", "--data", path, "--write", "--precision", "0.7").json
     after = Bundle.load(tmp_path / "run")
     calibration = Calibration.of(after.details)
     assert after.thresholds == calibration.thresholds([0.4])
-    assert said["fitted"]["accuracy"] == said["uncalibrated"]["accuracy"]
-    answers = after.predict(rows)
-    assert [each["match"] for each in answers] == (found >= np.float32(0.4)).tolist()
-    sure = [each["score"] if each["match"] else 1 - each["score"] for each in answers]
+    assert result["fitted"]["accuracy"] == result["uncalibrated"]["accuracy"]
+    predictions = after.predict(rows)
+    assert [each["match"] for each in predictions] == (found >= np.float32(0.4)).tolist()
+    confidences = [each["score"] if each["match"] else 1 - each["score"] for each in predictions]
     below = after.abstain_below
     assert below is not None
-    clear = [abs(value - below) > 1e-6 for value in sure]
-    assert [each["abstained"] for each, is_clear in zip(answers, clear, strict=True) if is_clear] == [
-        value < below for value, is_clear in zip(sure, clear, strict=True) if is_clear
+    clear = [abs(value - below) > 1e-6 for value in confidences]
+    assert [each["abstained"] for each, is_clear in zip(predictions, clear, strict=True) if is_clear] == [
+        value < below for value, is_clear in zip(confidences, clear, strict=True) if is_clear
     ]
 
 
@@ -161,8 +161,8 @@ def test_models_without_probabilities_of_labels_are_refused(made, tmp_path):
     rows = ["--data", str(made / "rows.csv")]
     assert "got a masked language model" in refused(tmp_path, main, str(tmp_path / "language"), *rows)
     assert "got one with a graded target" in refused(tmp_path, main, str(tmp_path / "graded"), *rows)
-    said = refused(tmp_path, main, str(tmp_path / "several"), *rows, "--precision", "0.9")
-    assert said.startswith("--precision: expected a model with one prediction per row")
+    message = refused(tmp_path, main, str(tmp_path / "several"), *rows, "--precision", "0.9")
+    assert message.startswith("--precision: expected a model with one prediction per row")
 
 
 def test_training_rows_are_refused(news_run, tmp_path):

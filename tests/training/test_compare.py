@@ -1,4 +1,4 @@
-"""The command on tiny rows; what each candidate is, is tested in tests/training/comparison."""
+"""The command on tiny rows; tests/training/comparison tests the candidates."""
 
 import json
 import re
@@ -27,10 +27,10 @@ def compared(news_run, tmp_path_factory):
     flags = [f"--data.train={news_run.train}", f"--data.test={news_run.test}", *TINY, "--out", out]
     first = call(main, *flags, "--candidates", "averages", "linear", "--lengths", "8")
     assert first.status == 0, first.err
-    kept = (out / "trainings" / "averages.rate-0.01.json").read_bytes()
+    saved = (out / "trainings" / "averages.rate-0.01.json").read_bytes()
     more = ("--candidates", *NETWORKS, "linear", "--lengths", "8", "24", "--runs", news_run.folder)
     second = call(main, *flags, *more)
-    return flags, out, first, kept, second
+    return flags, out, first, saved, second
 
 
 def test_all_are_evaluated_on_the_same_rows(compared, news_run):
@@ -64,8 +64,8 @@ def test_all_are_evaluated_on_the_same_rows(compared, news_run):
 
 
 def test_finished_candidates_are_not_trained_again(compared):
-    _, out, first, kept, second = compared
-    assert (out / "trainings" / "averages.rate-0.01.json").read_bytes() == kept
+    _, out, first, saved, second = compared
+    assert (out / "trainings" / "averages.rate-0.01.json").read_bytes() == saved
     assert "averages, learning rate" in first.err and "averages, learning rate" not in second.err
     before, after = (
         next(row for row in outcome.json["candidates"] if row["name"] == "averages")

@@ -78,14 +78,14 @@ def test_both_formats_hold_the_same_numbers(run, capsysbinary, monkeypatch):
     np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), expected)
 
 
-def test_nothing_to_read_gives_an_empty_array(run, capsysbinary, monkeypatch):
+def test_no_texts_give_an_empty_array(run, capsysbinary, monkeypatch):
     found = array(embedded(run, capsysbinary, monkeypatch, texts=()))
     assert found.shape == (0, 16) and found.dtype == np.float32
     assert embedded(run, capsysbinary, monkeypatch, "--format", "jsonl", texts=()) == b""
 
 
-def test_texts_are_not_held(run, monkeypatch, capsysbinary):
-    """Of a stream of JSON lines the first are written before the last are read; and it is told how far it is."""
+def test_texts_are_streamed(run, monkeypatch, capsysbinary):
+    """The first JSON lines are written before the last texts are read, and progress is shown."""
     monkeypatch.setattr(retrieval, "CHUNK_ROWS", 4)
     monkeypatch.setattr("training.embed.PROGRESS_SECONDS", 0)
     written = []
@@ -97,7 +97,7 @@ def test_texts_are_not_held(run, monkeypatch, capsysbinary):
             number = next(numbers, None)
             if number is None:
                 return b""
-            # What waits is at most the chunk that is being read.
+            # At most one chunk of texts is pending.
             sys.stdout.flush()
             written.append(capsysbinary.readouterr())
             assert sum(each.out.count(b"\n") for each in written) == number // 4 * 4
@@ -108,8 +108,8 @@ def test_texts_are_not_held(run, monkeypatch, capsysbinary):
 
     monkeypatch.setattr(sys, "stdin", Stdin)
     assert embed([str(run), "--format", "jsonl"]) == 0
-    said = b"".join(each.err for each in [*written, capsysbinary.readouterr()]).decode().splitlines()
-    assert said[0].startswith("4 texts, ") and said[-1].startswith("40 texts in ")
+    progress = b"".join(each.err for each in [*written, capsysbinary.readouterr()]).decode().splitlines()
+    assert progress[0].startswith("4 texts, ") and progress[-1].startswith("40 texts in ")
 
 
 def test_an_interrupted_array_is_not_half_written(run, monkeypatch, capsysbinary):
@@ -135,14 +135,14 @@ def test_stored_vectors_rank_as_the_texts_do(run, tmp_path, capsysbinary, monkey
     (tmp_path / "texts.txt").write_bytes(b"\n".join(LINES) + b"\n")
     flags = ["--rank", tmp_path / "texts.txt"]
     expected = call(predict, run, *flags, stdin=LINES[0]).json
-    given = call(predict, run, *flags, "--vectors", tmp_path / "vectors.npy", stdin=LINES[0]).json
-    assert [entry["line"] for entry in given["ranking"]] == [entry["line"] for entry in expected["ranking"]]
-    assert json.dumps(given["query"]) == json.dumps(TEXTS[0])
-    scores, others = ([entry["score"] for entry in each["ranking"]] for each in (given, expected))
+    found = call(predict, run, *flags, "--vectors", tmp_path / "vectors.npy", stdin=LINES[0]).json
+    assert [entry["line"] for entry in found["ranking"]] == [entry["line"] for entry in expected["ranking"]]
+    assert json.dumps(found["query"]) == json.dumps(TEXTS[0])
+    scores, others = ([entry["score"] for entry in each["ranking"]] for each in (found, expected))
     assert scores == pytest.approx(others, abs=1e-6)
 
 
-def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch):
+def test_invalid_input_models_vectors_and_flags_are_refused(run, tmp_path, news_run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_pair_bundle().save(tmp_path / "cross")
     make_pair_bundle(form="joint").save(tmp_path / "joint")

@@ -4,7 +4,7 @@ from tests.command_runs import call, refused, write_csv
 from training.evaluate import main
 
 
-def test_a_run_scores_on_its_test_file_what_the_fit_said(news_run):
+def test_scores_on_the_test_file_equal_those_of_the_fit(news_run):
     outcome = call(main, news_run.folder, "--data", news_run.test)
     assert outcome.status == 0 and outcome.err == ""
     for name in ("rows", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall"):

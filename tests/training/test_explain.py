@@ -72,7 +72,7 @@ def test_a_classifier_is_explained(runs, tmp_path, kind):
 
 
 def test_gradients_match_finite_differences(runs):
-    """Of the logit, on the way from unknown tokens to those of the text."""
+    """Gradients of the logit between the unknown tokens and those of the text."""
     import tensorflow as tf
 
     from training.explanation.bundle_explainer import BundleTextModel
@@ -212,13 +212,13 @@ def test_each_window_has_its_own_sequence(tmp_path):
     )
     for name, key in (("attention", "rollout"), ("gradient", "gradient")):
         for word, value in enumerate(found[name]):
-            told = sum(
+            total = sum(
                 each
                 for row in data["sequences"]
                 for number, each in zip(row["words"], row[key], strict=True)
                 if number == word
             )
-            assert value == pytest.approx(told, abs=2e-6)
+            assert value == pytest.approx(total, abs=2e-6)
 
 
 def test_one_window_is_explained_as_without_windows():
@@ -242,10 +242,12 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
     outcome = call(main, folder / kind, A, B, "--out", tmp_path / "page.html", "--draws", "3")
     assert outcome.status == 0, outcome.err
     found, data = outcome.json, shown(tmp_path / "page.html")
-    answer = bundles[kind].predict([(A, B)])[0]
-    expected = answer["probability"] if "probability" in answer else answer["score"]
+    prediction = bundles[kind].predict([(A, B)])[0]
+    expected = prediction["probability"] if "probability" in prediction else prediction["score"]
     value = found["probability"] if "probability" in found else found["score"]
-    np.testing.assert_allclose(value, 1 - expected if answer.get("match") is False else expected, atol=1e-4)
+    np.testing.assert_allclose(
+        value, 1 - expected if prediction.get("match") is False else expected, atol=1e-4
+    )
     names = [each["name"] for each in data["maps"]]
     across = [name for name in names if "attends to" in name]
     assert len(across) == (0 if kind == "bi" else 4 if kind == "two ways" else 2)
@@ -276,14 +278,14 @@ def test_a_tagger_is_explained_in_the_window_of_the_word(runs, tmp_path):
     )
     assert outcome.status == 0, outcome.err
     found, data = outcome.json, shown(tmp_path / "page.html")
-    answer = bundles["tags"].predict([LONG])[0]
-    assert found["explained"] == f"{answer['words'][29]} → {answer['tags'][29]}"
-    np.testing.assert_allclose(found["probability"], answer["probabilities"][29], atol=1e-5)
+    prediction = bundles["tags"].predict([LONG])[0]
+    assert found["explained"] == f"{prediction['words'][29]} → {prediction['tags'][29]}"
+    np.testing.assert_allclose(found["probability"], prediction["probabilities"][29], atol=1e-5)
     (row,) = data["sequences"]
     assert 29 in row["words"] and found["left_out"][29] == 0
     assert 29 not in [place for place, fall in enumerate(found["left_out"]) if fall]
     pieces = [token for token, word in zip(row["tokens"], row["words"], strict=True) if word == 29]
-    assert "".join(pieces).replace("##", "") == answer["words"][29].lower()
+    assert "".join(pieces).replace("##", "") == prediction["words"][29].lower()
     assert any("window" in note for note in data["notes"])
 
 

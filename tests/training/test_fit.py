@@ -33,21 +33,21 @@ FILES = [
 
 
 def without_clock(metrics: dict) -> dict:
-    """Metrics but for what depends on how busy the machine was."""
+    """Metrics without values that depend on the load of the machine."""
     apart = ("seconds", "history", "cost", "next")  # the next commands name the run folder
-    kept = {name: value for name, value in metrics.items() if name not in apart}
+    retained = {name: value for name, value in metrics.items() if name not in apart}
     timed = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
-    kept["history"] = [
+    retained["history"] = [
         {name: value for name, value in epoch.items() if name not in timed} for epoch in metrics["history"]
     ]
-    return kept
+    return retained
 
 
 def metrics_of(run: Path) -> dict:
     return json.loads((run / "metrics.json").read_text("utf-8"))
 
 
-def test_the_run_folder_holds_the_bundle_and_nothing_half_written(news_run):
+def test_the_run_folder_has_the_bundle_and_no_temporary_files(news_run):
     assert news_run.outcome.status == 0, news_run.outcome.err
     assert sorted(path.name for path in news_run.folder.iterdir()) == FILES
     assert sorted(path.name for path in news_run.folder.parent.iterdir()) == ["run", "test.csv", "train.csv"]
@@ -63,7 +63,7 @@ def test_stdout_is_one_line_of_json_with_the_figures_of_the_metrics(news_run):
     assert all(isinstance(value, int | float | str | dict) for value in line.values())
 
 
-def test_the_first_line_does_not_wait_for_large_packages():
+def test_importing_the_command_does_not_import_large_packages():
     run_script("import sys, training.fit; assert not {'numpy', 'tensorflow'} & set(sys.modules)")
 
 
@@ -97,25 +97,25 @@ def test_the_bundle_records_versions_date_and_command(news_run):
     assert "json" not in (news_run.folder / "config.toml").read_text("utf-8").split("[data]")[0]
 
 
-def test_stderr_tells_what_was_met_and_which_of_the_two_is_better(news_run):
-    said = news_run.outcome.err
-    assert "labels that only test rows have, counted as errors: weather (1)" in said
-    assert "2 rows have an empty text (kept)" in said
-    assert re.search(r"^train rows: .* 1 without a token$", said, re.MULTILINE)
+def test_stderr_reports_the_data_and_the_comparison_with_the_baseline(news_run):
+    err = news_run.outcome.err
+    assert "labels that only test rows have, counted as errors: weather (1)" in err
+    assert "2 rows have an empty text (used)" in err
+    assert re.search(r"^train rows: .* 1 without a token$", err, re.MULTILINE)
     assert re.search(
-        r"^linear baseline: TF-IDF of word .*, 54 training rows and 6 validation rows$", said, re.MULTILINE
+        r"^linear baseline: TF-IDF of word .*, 54 training rows and 6 validation rows$", err, re.MULTILINE
     )
     verdict = metrics_of(news_run.folder)["baseline"]["comparison"]["accuracy"]["verdict"]
     assert re.search(
         rf"^accuracy: {verdict}, model 0\.\d+, linear baseline \d\.\d+, difference \S+ \(.* to .*\), McNemar p",
-        said,
+        err,
         re.MULTILINE,
     )
-    assert said.count("\nepoch ") == 2
-    assert "WARNING" not in said and "Traceback" not in said
+    assert err.count("\nepoch ") == 2
+    assert "WARNING" not in err and "Traceback" not in err
 
 
-def test_the_metrics_name_the_data_and_the_course_of_the_training(news_run):
+def test_the_metrics_have_the_data_and_the_history_of_the_training(news_run):
     metrics = metrics_of(news_run.folder)
     assert metrics["data"]["labels_only_in_test"] == {"weather": 1} == metrics["test"]["unknown_labels"]
     assert metrics["data"]["test_rows"] == 23
@@ -175,12 +175,12 @@ def test_several_labels_by_the_name_of_their_column(topics_run):
     assert bundle["multi_label"] and len(bundle["thresholds"]) == len(bundle["labels"]) == 3
 
 
-def test_the_share_of_words_with_a_vector_is_told(topics_run):
+def test_the_share_of_words_with_a_vector_is_reported(topics_run):
     assert re.search(r"^word vectors: 1 of \d+ tokens \(\d\.\d%\)$", topics_run.outcome.err, re.MULTILINE)
 
 
 def send_after_a_checkpoint(number: int, folder: Path, *flags: str) -> tuple[int, bytes, str]:
-    """Sends a fit, in a process of its own, a signal when it has written a checkpoint; how it ended."""
+    """Starts a fit as a process and sends it a signal after a checkpoint; returns how it ended."""
     checkpoints = folder / "run.partial" / "checkpoint"
     before = list_checkpoints(checkpoints)
     with open(folder / "err.txt", "wb") as errors:
@@ -203,7 +203,7 @@ def send_after_a_checkpoint(number: int, folder: Path, *flags: str) -> tuple[int
 
 @pytest.fixture(scope="module")
 def stopped(news_run, tmp_path_factory):
-    """A run that was killed, gone on with, and stopped by SIGTERM; how its last process ended."""
+    """A run that was killed, resumed, and stopped by SIGTERM; and how its last process ended."""
     folder = tmp_path_factory.mktemp("stopped")
     flags = [*news_run.flags, "--no-baseline", "--train.checkpoint-steps=1", "--out=run", "--resume-or-begin"]
     status, *_ = send_after_a_checkpoint(signal.SIGKILL, folder, *flags)
@@ -211,18 +211,18 @@ def stopped(news_run, tmp_path_factory):
     return folder, flags, *send_after_a_checkpoint(signal.SIGTERM, folder, *flags)
 
 
-def test_a_terminated_run_keeps_a_checkpoint_and_says_how_to_go_on(stopped):
-    folder, _, status, out, said = stopped
-    assert (status, out) == (130, b""), said
-    assert said.splitlines()[-1] == "stopped by SIGTERM; run the same command with --resume to continue"
+def test_a_terminated_run_saves_a_checkpoint_and_prints_how_to_resume(stopped):
+    folder, _, status, out, err = stopped
+    assert (status, out) == (130, b""), err
+    assert err.splitlines()[-1] == "stopped by SIGTERM; run the same command with --resume to continue"
     assert not (folder / "run").exists() and (folder / "run.partial" / "checkpoint").is_dir()
 
 
-def test_the_libraries_of_a_process_keep_quiet(stopped):
+def test_libraries_print_no_messages(stopped):
     assert not re.search(r"WARNING|oneDNN|cuda|XLA|Traceback|^[IWE]\d{4} ", stopped[4], re.MULTILINE)
 
 
-def test_resuming_ends_where_an_unbroken_run_does(stopped, news_run, monkeypatch):
+def test_a_resumed_run_equals_an_uninterrupted_run(stopped, news_run, monkeypatch):
     folder, flags, *_ = stopped
     monkeypatch.chdir(folder)
     other = call(main, *flags, "--train.seed=1", "--train.patience=9", "--train.checkpoints-kept=3")
@@ -244,7 +244,7 @@ def test_resuming_ends_where_an_unbroken_run_does(stopped, news_run, monkeypatch
     assert len((folder / "run" / "epochs.csv").read_text().splitlines()) == 3
 
 
-def test_training_that_leaves_the_numbers_is_told_as_such(monkeypatch):
+def test_diverged_training_is_reported(monkeypatch):
     def diverge(config):
         raise TrainingDiverged("loss is nan at batch 3")
 
@@ -265,7 +265,7 @@ def test_training_that_leaves_the_numbers_is_told_as_such(monkeypatch):
         (OSError(errno.EFBIG, "large"), 1, "error: a file is larger than it may be; "),
     ],
 )  # fmt: skip
-def test_each_end_says_how_to_go_on(tmp_path, monkeypatch, error, status, message):
+def test_error_messages_have_a_hint_for_resuming(tmp_path, monkeypatch, error, status, message):
     def end(config):
         raise error
 

@@ -22,7 +22,7 @@ WORDS_OF = {"rain": "weather", "soup": "food"}
 
 @pytest.fixture(scope="module")
 def news_run(news_run, tmp_path_factory):
-    """The run with another head: six validation rows show no gain of its encoder, so that it does not count."""
+    """The run with another head. Six validation rows show no gain of its encoder, whose logits have no weight."""
     folder = shutil.copytree(news_run.folder, tmp_path_factory.mktemp("heads") / "news")
     bundle = Bundle.load(folder)
     kernel = bundle.model.head.kernel
@@ -63,14 +63,14 @@ def test_heads_are_measured_without_changing_the_run(news_run):
 def test_a_pruned_run_is_smaller_and_has_its_measurements(news_run, pruned):
     folder, outcome = pruned
     assert outcome.status == 0, outcome.err
-    told = outcome.json["pruned"]
-    assert told["heads"] == {"before": 2, "after": 1}
-    assert told["feed_forward_rows"] == {"before": 16, "after": 11}
-    lost = told["weights"]["before"] - told["weights"]["after"]
+    measured = outcome.json["pruned"]
+    assert measured["heads"] == {"before": 2, "after": 1}
+    assert measured["feed_forward_rows"] == {"before": 16, "after": 11}
+    lost = measured["weights"]["before"] - measured["weights"]["after"]
     # A head of 8 in vectors of 16, with biases; five feed-forward rows.
     assert lost == 8 * 4 * 16 + 3 * 8 + 5 * (2 * 16 + 1)
-    assert told["block_weights"]["before"] - told["block_weights"]["after"] == lost
-    assert told["bytes"]["after"] == (folder / "model.keras").stat().st_size
+    assert measured["block_weights"]["before"] - measured["block_weights"]["after"] == lost
+    assert measured["bytes"]["after"] == (folder / "model.keras").stat().st_size
     bundle, whole = Bundle.load(folder), Bundle.load(news_run.folder)
     assert bundle.model.encoder_config.layer_sizes == ((1, 11),)
     assert bundle.labels == whole.labels
@@ -78,8 +78,8 @@ def test_a_pruned_run_is_smaller_and_has_its_measurements(news_run, pruned):
     for run, state in ((news_run.folder, "before"), (folder, "after")):
         scores = call(evaluate.main, run, "--data", news_run.test).json
         for name in ("loss", "accuracy"):
-            assert told["scores"][state][name] == pytest.approx(scores[name], abs=1e-5)
-    assert bundle.details["pruned"]["heads"] == told["heads"]
+            assert measured["scores"][state][name] == pytest.approx(scores[name], abs=1e-5)
+    assert bundle.details["pruned"]["heads"] == measured["heads"]
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["judged_on"] == "validation" and "test" not in metrics
     written = (folder / "config.toml").read_text()
@@ -95,8 +95,8 @@ def test_a_pruned_run_is_smaller_and_has_its_measurements(news_run, pruned):
 @pytest.mark.second
 def test_a_pruned_run_works_like_any_run(news_run, pruned, tmp_path):
     folder, _ = pruned
-    answers = call(predict.main, folder, stdin=b"soup and bread\n").out
-    assert json.loads(answers)["label"] in Bundle.load(folder).labels
+    prediction = call(predict.main, folder, stdin=b"soup and bread\n").out
+    assert json.loads(prediction)["label"] in Bundle.load(folder).labels
     page = tmp_path / "page.html"
     outcome = call(explain.main, folder, "soup and bread", "--out", page, "--draws", "2")
     assert outcome.status == 0, outcome.err
@@ -114,7 +114,7 @@ def test_a_pruned_run_works_like_any_run(news_run, pruned, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_pruning_starts_again(news_run, tmp_path):
+def test_a_killed_pruning_can_be_started_again(news_run, tmp_path):
     """It cannot be resumed, so the same command must not be blocked."""
     whole = shutil.copytree(news_run.folder, tmp_path / "whole")
     config = whole / "config.toml"
@@ -182,19 +182,19 @@ def test_wrong_input_is_one_line(news_run, tmp_path, monkeypatch, flags, message
 
 def test_runs_that_cannot_be_pruned_are_rejected(news_run, tmp_path):
     masked_bundle().save(tmp_path / "language")
-    said = refused(tmp_path, main, str(tmp_path / "language"), "--data", str(news_run.test))
-    assert said.endswith("got a masked language model; prune a run that starts from it")
+    message = refused(tmp_path, main, str(tmp_path / "language"), "--data", str(news_run.test))
+    assert message.endswith("got a masked language model; prune a run that starts from it")
     make_pair_bundle().save(tmp_path / "alone")
     data = write_csv(tmp_path / "pairs.csv", [("a", "b", "1")], ("text_a", "text_b", "label"))
     flags = ["--prune", "0.3", "--out", str(tmp_path / "new")]
-    said = refused(tmp_path, main, str(tmp_path / "alone"), "--data", str(data), *flags)
-    assert "alone: expected config.toml, the settings of the run" in said
+    message = refused(tmp_path, main, str(tmp_path / "alone"), "--data", str(data), *flags)
+    assert "alone: expected config.toml, the settings of the run" in message
     moved = shutil.copytree(news_run.folder, tmp_path / "moved")
     config = moved / "config.toml"
     config.write_text(config.read_text().replace(str(news_run.train), "gone.csv"))
-    # Before heads are measured, which may take long.
-    said = refused(tmp_path, main, str(moved), "--data", str(news_run.test), *flags)
-    assert said == "gone.csv: expected a file, got no such file; --train names other training rows"
+    # The error comes before heads are measured, which may take long.
+    message = refused(tmp_path, main, str(moved), "--data", str(news_run.test), *flags)
+    assert message == "gone.csv: expected a file, got no such file; --train names other training rows"
     rows = [(f"{'old ' * count} {word}", label) for word, label in WORDS_OF.items() for count in range(20)]
     other = write_csv(tmp_path / "other.csv", rows)
     flags += ["--train", str(other), "--rows", "3"]

@@ -9,7 +9,7 @@ from training.launch import main
 
 
 class FakeProcesses:
-    """Starts that end as they are told to; the first leaves a checkpoint."""
+    """Fake workers that end with the next of `statuses`."""
 
     statuses: list[int] = []
     seen: list[list[str]] = []
@@ -46,7 +46,7 @@ FLAGS = ["--data.train=train.csv", "--out=run"]
         ([1, 1], 1, 1, [FLAGS, FLAGS]),
     ],
 )
-def test_all_start_again_after_a_failure_and_after_nothing_else(
+def test_all_workers_are_restarted_only_after_a_failure(
     starts, monkeypatch, statuses, restarts, status, flags
 ):
     monkeypatch.setattr(starts, "statuses", list(statuses))
@@ -67,19 +67,19 @@ def test_all_start_again_after_a_failure_and_after_nothing_else(
         (["--", "--train.epochs=-1"], "--train.epochs: expected at least 0, got -1"),
     ],
 )
-def test_wrong_flags_are_told_before_anything_starts(starts, words, message):
+def test_wrong_flags_are_reported_before_anything_starts(starts, words, message):
     outcome = call(main, *words)
     assert (outcome.status, outcome.out, starts.seen) == (2, "", [])
     assert outcome.err == f"error: {message}\n"
 
 
-def test_help_of_the_launcher_and_of_what_it_launches(starts):
+def test_help_of_the_launcher_and_of_the_fit(starts):
     assert "--restarts" in call(main, "--help").out
     assert "--data.train" in call(main, "--", "--help").out
 
 
 def test_one_worker_is_a_process_that_trains_alone(tmp_path):
-    """Through real processes: stdout is the chief's."""
+    """With real processes; stdout is that of the chief worker."""
     import subprocess
 
     from tests.command_runs import ROOT, clean_environment
@@ -96,7 +96,7 @@ def test_one_worker_is_a_process_that_trains_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_launches(tmp_path, capfd):
+def test_a_launched_worker_trains(tmp_path, capfd):
     train = write_csv(tmp_path / "train.csv", news_rows(40, 1))
     assert main(["--workers=1", "--", f"--data.train={train}", *TINY, f"--out={tmp_path / 'run'}"]) == 0
     out, err = capfd.readouterr()

@@ -70,13 +70,13 @@ def test_a_query_column_that_was_named_must_be_there(tmp_path):
         load(tmp_path, train=path, query_column="qid")
 
 
-def test_the_first_text_may_stand_for_the_query(tmp_path):
+def test_the_first_text_may_be_the_query(tmp_path):
     path = pair_file(tmp_path / "a.csv", [row[:3] for row in ranking_rows(12, 3, seed=1)])
     data = load(tmp_path, train=path, query_column="text_a")
     assert data.task.metric == "map"
 
 
-def test_right_rows_alone_can_be_learnt_beside_rows_to_judge_by(tmp_path):
+def test_training_rows_may_all_be_right_with_a_validation_file(tmp_path):
     right = [(a, b, 1) for a, b, _ in paraphrase_rows(12, seed=0)]
     train = pair_file(tmp_path / "right.csv", right)
     both = pair_file(tmp_path / "both.csv", paraphrase_rows(12, seed=1))

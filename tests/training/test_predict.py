@@ -11,7 +11,7 @@ from tests.command_runs import ROOT, call, clean_environment, refused
 from training.predict import main
 
 
-def test_every_line_is_answered_in_order(news_run):
+def test_every_line_is_predicted_in_order(news_run):
     lines = [
         b"soup",
         b"",
@@ -25,49 +25,51 @@ def test_every_line_is_answered_in_order(news_run):
     ]
     outcome = call(main, news_run.folder, stdin=b"\n".join(lines))
     assert outcome.status == 0 and outcome.err == ""
-    answers = [json.loads(line) for line in outcome.out.splitlines()]
-    assert len(answers) == len(lines)
+    predictions = [json.loads(line) for line in outcome.out.splitlines()]
+    assert len(predictions) == len(lines)
     bundle = Bundle.load(news_run.folder)
-    for answer, expected in zip(answers, bundle.predict(lines), strict=True):
+    for prediction, expected in zip(predictions, bundle.predict(lines), strict=True):
         assert (
-            answer["label"]
+            prediction["label"]
             == expected["label"]
-            == max(answer["probabilities"], key=answer["probabilities"].get)
+            == max(prediction["probabilities"], key=prediction["probabilities"].get)
         )
-        assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-        assert all(math.isfinite(value) for value in answer["probabilities"].values())
-        assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+        assert prediction["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+        assert all(math.isfinite(value) for value in prediction["probabilities"].values())
+        assert sum(prediction["probabilities"].values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_line_ends_of_windows_and_a_last_line_with_its_end(news_run):
+def test_windows_line_ends_and_a_final_line_end(news_run):
     plain = call(main, news_run.folder, stdin=b"soup\nball")
     assert call(main, news_run.folder, stdin=b"soup\r\nball\r\n").out == plain.out
     assert len(plain.out.splitlines()) == 2
 
 
-def test_no_line_no_answer(news_run):
+def test_empty_input_gives_no_predictions(news_run):
     outcome = call(main, news_run.folder)
     assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
 
 
 def test_only_the_most_probable_labels(news_run):
     everything = json.loads(call(main, news_run.folder, stdin=b"soup").out)
-    answer = json.loads(call(main, news_run.folder, "--top", "2", stdin=b"soup").out)
+    prediction = json.loads(call(main, news_run.folder, "--top", "2", stdin=b"soup").out)
     ranked = sorted(everything["probabilities"].items(), key=lambda item: -item[1])
-    assert list(answer["probabilities"].items()) == ranked[:2]
-    assert answer["label"] == ranked[0][0] and answer["probability"] == ranked[0][1]
+    assert list(prediction["probabilities"].items()) == ranked[:2]
+    assert prediction["label"] == ranked[0][0] and prediction["probability"] == ranked[0][1]
 
 
 def test_several_labels_are_those_past_their_threshold(topics_run):
-    answer = json.loads(call(main, topics_run.folder, stdin=b"soup bread ball goal").out)
+    prediction = json.loads(call(main, topics_run.folder, stdin=b"soup bread ball goal").out)
     thresholds = Bundle.load(topics_run.folder).thresholds
     assert thresholds is not None
-    cuts = dict(zip(sorted(answer["probabilities"]), thresholds, strict=True))
-    assert set(answer["labels"]) == {name for name, p in answer["probabilities"].items() if p >= cuts[name]}
+    limits = dict(zip(sorted(prediction["probabilities"]), thresholds, strict=True))
+    assert set(prediction["labels"]) == {
+        name for name, p in prediction["probabilities"].items() if p >= limits[name]
+    }
 
 
 @pytest.mark.second
-def test_a_reader_that_leaves_ends_the_command_quietly(news_run):
+def test_a_closed_output_pipe_ends_the_command_without_a_message(news_run):
     command = f"yes soup | head -5000 | {sys.executable} -m training.predict {news_run.folder} | head -1"
     done = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[2]}}"],
@@ -115,9 +117,9 @@ def read_table(path):
 def test_columns_of_the_input_with_the_names_of_predictions_are_renamed(news_run, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "soup", "label": 3, "more": {"a": [1.5]}}\n')
-    answer = call(main, news_run.folder, "--data", path).json
-    assert (answer["input_label"], answer["more"]) == (3, {"a": [1.5]})
-    assert answer["label"] == Bundle.load(news_run.folder).predict(["soup"])[0]["label"]
+    prediction = call(main, news_run.folder, "--data", path).json
+    assert (prediction["input_label"], prediction["more"]) == (3, {"a": [1.5]})
+    assert prediction["label"] == Bundle.load(news_run.folder).predict(["soup"])[0]["label"]
 
 
 def test_an_invalid_row_leaves_no_table(news_run, tmp_path):
@@ -140,18 +142,18 @@ def test_texts_in_arguments(news_run):
 
 
 @pytest.mark.parametrize(
-    ("line", "given", "suffix"),
+    ("line", "got", "suffix"),
     [
         (b"id,Text,label\n1,x,y\n", "the header of a table", "csv"),
         (b'"text";"label"\r\n', "the header of a table", "csv"),
         (b'{"text": "x"}\n', "a JSON object", "jsonl"),
     ],
 )
-def test_a_table_on_stdin_is_refused(news_run, line, given, suffix):
+def test_a_table_on_stdin_is_refused(news_run, line, got, suffix):
     outcome = call(main, news_run.folder, stdin=line)
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err == (
-        f"error: stdin:1: expected one text per line, got {given}; python -m training.predict RUN"
+        f"error: stdin:1: expected one text per line, got {got}; python -m training.predict RUN"
         f" --data FILE.{suffix} --out PREDICTIONS.{suffix}\n"
     )
 

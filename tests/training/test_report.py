@@ -139,7 +139,7 @@ def test_texts_and_labels_are_escaped(reports):
         assert f"evaluated on {line['rows']} " in markdown and "| loss |" in markdown
 
 
-def test_the_verdict_leads(reports):
+def test_the_verdict_comes_first(reports):
     for name, (line, html, markdown) in reports.items():
         assert html.index("Verdict") < html.index("Scores")
         lead = markdown.split("## Verdict\n\n", 1)[1].split("\n\n")[0]
@@ -166,7 +166,7 @@ def test_digits_and_addresses_are_masked(runs, tmp_path):
     assert "call ### #### or write to [e-mail]" in found[True]
     for hidden in ("555", "anna.b", "mail.example", "ferry 7"):
         assert hidden not in found[True]
-    # Locations keep their numbers.
+    # Line numbers are not masked.
     assert "rows2.csv:" in found[True]
 
 

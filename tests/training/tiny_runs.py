@@ -40,7 +40,7 @@ CONFIG = EncoderConfig(
 
 
 class BagOfTokens(keras.Model):
-    """Scores the mean of a text's token vectors: traced in a moment, for tests of what is around a step."""
+    """Scores the mean of a text's token vectors: fast to trace, for tests of the code around a step."""
 
     def __init__(self, dropout: float = 0.0):
         super().__init__()
@@ -77,7 +77,7 @@ def trainable(model: keras.Model) -> list[tf.Variable]:
 
 
 def make_batch(rng: np.random.Generator, rows: int, filled: int, length: int, class_weights=None) -> dict:
-    """Random texts of few tokens, so that rows of every table repeat; rows past `rows` weigh nothing."""
+    """Random texts of few tokens, so that rows of every table repeat; rows past `rows` have weight 0."""
     lengths = np.where(np.arange(filled) < rows, rng.integers(2, length + 1, filled), 0)
     mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
     targets = rng.integers(0, LABELS, filled).astype(np.int32)

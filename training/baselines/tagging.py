@@ -266,7 +266,7 @@ def _candidates(words: Sentences, tags: Sentences, seed: int, max_words: int) ->
     sampled = _sample([len(sentence) for sentence in words], seed, max_words)
     few_words, few_tags = [words[row] for row in sampled], [tags[row] for row in sampled]
     sample = f"a random {len(sampled):,} of " if sum(map(len, words)) > max_words else ""
-    of = f"on words, neighbours, affixes and shapes, {sample}{rows}"
+    of = f"on words, neighbors, affixes and shapes, {sample}{rows}"
     if has_chains():
         for kind, tagger in fit_chains(few_words, few_tags):
             yield f"{kind} {of}", tagger

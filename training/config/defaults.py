@@ -158,8 +158,8 @@ def resolve_data_defaults(
         if config.task == "classify" and config.encoder.linear:
             fewest = FEWEST_EPOCHS_RESIDUAL
             if not learns_residual(task, len(lengths)):
-                wanted = -(-TEXTS_OF_LABEL * num_labels // len(lengths))
-                fewest = min(MOST_EPOCHS_ALONE, max(FEWEST_EPOCHS_ALONE, wanted))
+                epochs_of_rows = -(-TEXTS_OF_LABEL * num_labels // len(lengths))
+                fewest = min(MOST_EPOCHS_ALONE, max(FEWEST_EPOCHS_ALONE, epochs_of_rows))
             epochs = default_epochs(batches, round(defaults.batches * LINEAR_SHARE), fewest)
         elif config.task == "tag" and config.encoder.linear:
             epochs = default_epochs(batches, defaults.batches // 2)

@@ -66,7 +66,7 @@ def check_teacher(config: FitConfig) -> None:
         raise InputError(f"--distill.cache {distill.cache}: expected a folder, got a file")
 
 
-def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
+def check_teacher_labels(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
     """Checks that the teacher has the labels of the student, read from `origin`; the InputError names both."""
     run = config.distill.teacher
     if run is None:
@@ -174,7 +174,7 @@ def check_settings(config: FitConfig) -> None:
             "--encoder.positions: expected learned, sinusoidal or none for the joint form, got rotary"
         )
     if checkpoint is not None:
-        _check_beside_checkpoint(config, encoder, checkpoint)
+        _check_checkpoint_settings(config, encoder, checkpoint)
     vectors = config.encoder.vectors
     if vectors is not None and not vectors.is_file():
         given_kind = "a folder" if vectors.is_dir() else "no such file"
@@ -192,7 +192,7 @@ def _check_sections(config: FitConfig) -> None:
                 raise InputError(f"{flag}: expected --task {task} with it, got --task {config.task}")
 
 
-def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
+def _check_checkpoint_settings(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
     """Checks the settings that a checkpoint does not support."""
     if len(tokenizations(config)) > 1:
         raise InputError("--match.granularities: expected one with --encoder.pretrained, got several")

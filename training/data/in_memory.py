@@ -44,7 +44,7 @@ def object_source(data: Any, part: str, task: str) -> Source:
         return Source(
             name,
             ColumnNames(places),
-            lambda wanted: _rows(_records(data, places, wanted, name), wanted, name),
+            lambda required: _rows(_records(data, places, required, name), required, name),
         )
     if hasattr(data, "as_numpy_iterator"):
         data = data.as_numpy_iterator()
@@ -60,7 +60,7 @@ def object_source(data: Any, part: str, task: str) -> Source:
         raise InputError(f"{name}: expected rows, got none")
     names, record = _record_form(first, task, name)
     return Source(
-        name, names, lambda wanted: _rows(map(record, itertools.chain([first], rows)), wanted, name)
+        name, names, lambda required: _rows(map(record, itertools.chain([first], rows)), required, name)
     )
 
 
@@ -77,13 +77,13 @@ def _table_columns(data: Any) -> list[Any] | None:
 
 
 def _records(
-    data: Any, places: Mapping[str, Any], wanted: Sequence[str], name: str
+    data: Any, places: Mapping[str, Any], required: Sequence[str], name: str
 ) -> Iterator[dict[str, Any]]:
     names = ColumnNames(places)
-    for column in wanted:
+    for column in required:
         if column not in names:
             raise_missing(name, column, names)
-    keys = [places[names[names.index(column)]] for column in wanted]
+    keys = [places[names[names.index(column)]] for column in required]
     # Of Hugging Face data sets: the names of classes, which are stored as numbers.
     features = getattr(data, "features", None)
     features = features if isinstance(features, Mapping) else {}
@@ -91,7 +91,7 @@ def _records(
     for values in _zip([data[key] for key in keys], name):
         yield {
             column: value if text is None else text(value)
-            for column, text, value in zip(wanted, texts, values, strict=True)
+            for column, text, value in zip(required, texts, values, strict=True)
         }
 
 
@@ -129,13 +129,13 @@ def _record_form(first: Any, task: str, name: str) -> tuple[list[str], Callable[
     return names, lambda row: dict(zip(names, row, strict=True))
 
 
-def _rows(records: Iterable[Any], wanted: Sequence[str], name: str) -> Iterator[Row]:
+def _rows(records: Iterable[Any], required: Sequence[str], name: str) -> Iterator[Row]:
     for number, record in enumerate(records, start=1):
         place = f"{name}:{number}"
-        for column in wanted:
+        for column in required:
             if column not in record:
                 raise_missing(place, column, list(record))
-        values = {column: record[column] for column in wanted}
+        values = {column: record[column] for column in required}
         # Scalars of PyArrow may be null.
         values = {
             column: value.as_py() if hasattr(value, "as_py") else value for column, value in values.items()
@@ -147,7 +147,7 @@ def _rows(records: Iterable[Any], wanted: Sequence[str], name: str) -> Iterator[
             raise InputError(
                 f"{place}: expected texts, numbers or lists of these, got others ({error})"
             ) from None
-        yield Row(parse_json_row(line, wanted, (), place), place)
+        yield Row(parse_json_row(line, required, (), place), place)
 
 
 def _python_value(value: Any) -> Any:

@@ -228,9 +228,9 @@ def make_preprocessor(
     num_texts = len(read[0].examples.texts)
     if vocabulary is None and text.vocabulary is not None:
         vocabulary = Vocabulary.read(text.vocabulary)
-    learnt_from = _Texts([large.sampled(part) if large else part for part in read], num_texts)
+    training_texts = _Texts([large.sampled(part) if large else part for part in read], num_texts)
     made = {
-        each: _preprocessor(text, each, vocabulary, learnt_from, coordinator)
+        each: _preprocessor(text, each, vocabulary, training_texts, coordinator)
         for each in task.tokenizations(text.tokenization or "wordpiece")
     }
     return task.preprocessor(made)
@@ -247,7 +247,7 @@ def _preprocessor(
     if vocabulary is not None and text.prune:
         whole = len(vocabulary)
         vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
-        logger.info(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
+        logger.info(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary retained")
     if vocabulary is None:
         settings = (tokenization, text.vocabulary_size, text.min_frequency or MIN_FREQUENCY, lower_case)
         tokens = coordinator.broadcast("vocabulary", lambda: train_vocabulary(texts, *settings).tokens)

@@ -133,8 +133,8 @@ def load_data(
     summary, groups = parts.summary, row_groups(task, train)
     if near_copies is not None and (not few or has_enough_groups(train, near_copies[train.rows])):
         groups = near_copies[train.rows]
-        kept = parts.train_rows if few else np.union1d(parts.train_rows, parts.validation_rows)
-        near = count_near_copies(near_copies[kept], train_set.digests[kept])
+        used = parts.train_rows if few else np.union1d(parts.train_rows, parts.validation_rows)
+        near = count_near_copies(near_copies[used], train_set.digests[used])
         summary = dataclasses.replace(summary, near_copies=near)
     if few:
         check_few_labels(task, train, groups, sources["train"].name)
@@ -281,7 +281,7 @@ def describe(data: Data) -> list[str]:
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
         (s.near_copies, "training rows are near copies of others, which are held out together"),
-        (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
+        (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'used'})"),
     ]
     if data.texts is not None:
         lines.append(f"{len(data.texts.rows):,} texts without labels")

@@ -1,4 +1,4 @@
-"""Finds texts that share most of their words, so that they can be kept in one part of the data.
+"""Finds texts that share most of their words, so that they can be in one part of the data.
 
 If a near copy of a validation row was trained on, its score is too high, and so are those of models that memorize.
 """

@@ -1,4 +1,4 @@
-"""Padded batches of text pairs, grouped by both lengths; lists of candidates can be kept together."""
+"""Padded batches of text pairs, grouped by both lengths; a list of candidates can be in one batch."""
 
 import dataclasses
 import math

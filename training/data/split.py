@@ -26,13 +26,13 @@ class DataSummary:
     test_rows: int
     dropped_in_test: int  # training and validation rows whose text is in the test set
     dropped_in_validation: int  # other training rows whose text is in the given validation set
-    repeated_train_rows: int  # kept rows that repeat text and labels, before holding out
-    conflicting_train_rows: int  # kept rows whose text also has other labels, before holding out
-    empty_texts: int  # kept rows of all sets with an empty or whitespace-only text
+    repeated_train_rows: int  # retained rows that repeat text and labels, before holding out
+    conflicting_train_rows: int  # retained rows whose text also has other labels, before holding out
+    empty_texts: int  # retained rows of all sets with an empty or whitespace-only text
     labels_only_in_validation: dict[str, int]  # validation rows of each label without training rows
     labels_only_in_test: dict[str, int]
     class_counts: dict[str, int]  # training rows of each label
-    near_copies: int = 0  # kept rows whose text is a near copy of another, before holding out
+    near_copies: int = 0  # retained rows whose text is a near copy of another, before holding out
     left_out_of_validation: int = 0  # rows of the given validation set that are not used, for large data
 
 
@@ -334,11 +334,11 @@ def with_fewer_validation_rows(parts: Split, large: Large) -> Split:
     rows = parts.validation_rows
     if len(parts.train_rows) <= large.rows or len(rows) <= large.sample_rows:
         return parts
-    kept = np.sort(np.random.default_rng([large.seed, 17]).choice(rows, large.sample_rows, replace=False))
+    sample = np.sort(np.random.default_rng([large.seed, 17]).choice(rows, large.sample_rows, replace=False))
     summary = dataclasses.replace(
-        parts.summary, validation_rows=len(kept), left_out_of_validation=len(rows) - len(kept)
+        parts.summary, validation_rows=len(sample), left_out_of_validation=len(rows) - len(sample)
     )
-    return dataclasses.replace(parts, validation_rows=kept, summary=summary)
+    return dataclasses.replace(parts, validation_rows=sample, summary=summary)
 
 
 def held_out_fraction(fraction: float, rows: int, large_rows: int) -> float:

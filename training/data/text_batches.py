@@ -27,7 +27,7 @@ class TokenCounts:
     rows: int
     tokens: int  # with special tokens, after truncation
     truncated_rows: int  # at max_length tokens, or at max_bytes before tokenization
-    empty_rows: int  # no token at all; kept
+    empty_rows: int  # no token at all; not skipped
     unknown_tokens: int
 
     def describe(self, name: str) -> str:
@@ -262,9 +262,9 @@ class ShortenedSource(BatchSource):
         order = _random_numbers(np.repeat(rows, lengths), positions, self.seed)
         order[ends - lengths] = order[ends - 1] = 0
         ranked = np.lexsort((order, np.repeat(np.arange(len(rows)), lengths)))
-        kept = np.sort(ranked[positions < np.repeat(remaining, lengths)])
-        features = pad(flat[kept], remaining, count, length, self.padding_id)
-        features[POSITION_IDS] = padded_ids(positions[kept], remaining, count, length, 0)[0]
+        chosen = np.sort(ranked[positions < np.repeat(remaining, lengths)])
+        features = pad(flat[chosen], remaining, count, length, self.padding_id)
+        features[POSITION_IDS] = padded_ids(positions[chosen], remaining, count, length, 0)[0]
         return features
 
 

@@ -337,7 +337,7 @@ def add_teacher_predictions(
         tokens = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
         write_predictions(teacher.bundle.model, tokens.with_texts(own.rows)[0].source("train", plain), path)
 
-    outputs = cached_predictions(distill.cache or folder / "answers", key, shape, write)
+    outputs = cached_predictions(distill.cache or folder / "predictions", key, shape, write)
     filler = np.array([0, NO_QUERY], np.float32) if config.task == MATCH else 0
     lists = own.lists
     if lists is not None:

@@ -8,7 +8,7 @@ from sklearn.utils.extmath import randomized_svd
 
 # Tokens at most so far apart occur together.
 WINDOW = 8
-# Of the frequency of a neighbor: a rare one says less than its probability would have it.
+# Of the frequency of a neighbor: a rare one is less informative than its probability suggests.
 CONTEXT_POWER = 0.75
 # So many tokens are enough; a random share of longer texts is read.
 MAX_TOKENS = 2_000_000

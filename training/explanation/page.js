@@ -123,9 +123,9 @@ function showPressed() {
 function showHeader() {
   element("where").textContent = data.where;
   element("explained").replaceChildren(`${data.explained} `, create("span", { textContent: amount(data.value) }));
-  const most = data.unit === "score" ? largest(data.answers.map(([, value]) => Math.abs(value))) || 1 : 1;
-  element("answers").replaceChildren(
-    ...data.answers.map(([name, value]) => {
+  const most = data.unit === "score" ? largest(data.predictions.map(([, value]) => Math.abs(value))) || 1 : 1;
+  element("predictions").replaceChildren(
+    ...data.predictions.map(([name, value]) => {
       const bar = create("span", { className: "bar" });
       bar.style.setProperty("--share", Math.abs(value) / most);
       const row = create("li", {}, create("span", { textContent: name }), bar, create("span", { textContent: amount(value) }));

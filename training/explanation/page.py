@@ -100,7 +100,7 @@ def page_data(
         "value": explanation.value,
         "unit": explanation.unit,
         "best": best[0][0],
-        "answers": best[:MAX_PREDICTIONS] if len(best) > 1 else [],
+        "predictions": best[:MAX_PREDICTIONS] if len(best) > 1 else [],
         "caution": caution(explanation),
         "summary": summarize(explanation, scores, deletion),
         "notes": explanation.notes,

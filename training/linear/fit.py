@@ -39,7 +39,7 @@ FEWEST_TO_CHOOSE = 100
 # Of the support vector machines; LIBLINEAR's own default. With scikit-learn's 1e-4 validation losses differ by 2e-4 at
 # most, and a fit takes twice as long.
 TOLERANCE = 0.1
-# Of a feature that says nothing about a label, before the lengths are restored.
+# Of a feature that does not depend on a label, before the lengths are restored.
 SMALLEST_SCALE = 1e-3
 # The most important n-grams are chosen from so many frequent ones. With hundreds of labels few n-grams are known, and
 # the words of a label are not among the most frequent.
@@ -459,7 +459,7 @@ def is_certainly_better(found: np.ndarray, before: np.ndarray, targets: np.ndarr
 def feature_scales(
     features: scipy.sparse.csr_matrix, memberships: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """By what to multiply the features of each label, float64 [F, C]: the larger, the more an n-gram says about it.
+    """By what to multiply the features of each label, float64 [F, C]: the larger, the more it depends on the n-gram.
 
     The square root of the geometric mean of two measures. The log-ratio of the shares of texts with the n-gram, in
     texts with and without the label, is large for rare n-grams. The difference from the expected number of texts with

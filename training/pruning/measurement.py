@@ -122,8 +122,8 @@ def write_heads_figure(
     """Draws each head of each block: importance by its gate, and increase of the loss without it."""
     most = max(block.heads for block in blocks)
     values = {
-        "importance by gate gradient, nats": [each["importance"] for each in heads],
-        "increase of the loss without it, nats": [each[f"{LOSS}_without"] - loss for each in heads],
+        "importance by gate gradient (loss)": [each["importance"] for each in heads],
+        "increase of the loss without it": [each[f"{LOSS}_without"] - loss for each in heads],
     }
     ends = np.cumsum([block.heads for block in blocks])[:-1]
 

@@ -28,11 +28,11 @@ WITHOUT_BEAM = (
         ),
     ],
 )
-def test_flags_after_two_dashes_are_beams(argv, mine, beams):
+def test_flags_after_two_dashes_are_passed_to_beam(argv, mine, beams):
     assert split_flags(argv) == (mine, beams)
 
 
-def test_without_beam_the_extra_is_named(tmp_path):
+def test_the_error_without_beam_names_the_extra(tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_BEAM, "run", "--input=in-*", f"--output={tmp_path / 'new' / 'out'}"],
         cwd=ROOT,
@@ -62,7 +62,7 @@ def test_wrong_flags_are_rejected(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("counts", "status", "said"),
+    ("counts", "status", "message"),
     [
         ((1200, 0), 0, "1,200 predictions, 600 rows/s, 0 bad rows\n"),
         ((0, 0), 0, "0 predictions, 0 rows/s, 0 bad rows\n"),
@@ -71,13 +71,15 @@ def test_wrong_flags_are_rejected(arguments, message):
         (None, 0, "does not report the number of rows"),
     ],
 )
-def test_the_report(tmp_path, monkeypatch, capsys, counts, status, said):
+def test_the_report_shows_counts_and_sets_the_exit_status(
+    tmp_path, monkeypatch, capsys, counts, status, message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out-00000-of-00001.jsonl").touch()
     assert report(BatchConfig("run", "in-*", "out"), counts, 2.0) == status
     captured = capsys.readouterr()
     assert captured.out == "out-00000-of-00001.jsonl\n"
-    assert said in captured.err
+    assert message in captured.err
 
 
 @pytest.fixture(scope="module")

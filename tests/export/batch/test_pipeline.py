@@ -21,8 +21,8 @@ pytestmark = [
         importlib.util.find_spec("apache_beam") is None,
         reason="needs Apache Beam, which has an environment of its own: make test-beam",
     ),
-    # Beam's own: it names optional clients of clouds that are not installed, forks workers beside threads, and leaves
-    # files and event loops to the garbage collector.
+    # Warnings of Beam: optional cloud clients are not installed, and it forks workers in a process with threads.
+    # It also leaves files and event loops to the garbage collector.
     pytest.mark.filterwarnings("ignore"),
 ]
 BUNDLES = {"one": one_label_bundle, "several": several_label_bundle}
@@ -52,7 +52,7 @@ def predictions_for(folder, name="out") -> list[dict]:
     shards = sorted(folder.glob(f"{name}-*.jsonl"))
     return sorted(
         (json.loads(line) for shard in shards for line in shard.read_text("utf-8").splitlines()),
-        key=lambda answer: answer["id"],
+        key=lambda prediction: prediction["id"],
     )
 
 
@@ -61,16 +61,16 @@ def letters(folder, name="out") -> list[dict]:
     return [json.loads(line) for shard in shards for line in shard.read_text("utf-8").splitlines()]
 
 
-def as_predict(kind: str, given: list[dict], found: list[dict]) -> None:
-    assert [answer["id"] for answer in found] == [row["id"] for row in given]
-    for row, answer, expected in zip(
+def check_predictions(kind: str, given: list[dict], found: list[dict]) -> None:
+    assert [prediction["id"] for prediction in found] == [row["id"] for row in given]
+    for row, prediction, expected in zip(
         given, found, BUNDLES[kind]().predict([row["text"] for row in given]), strict=True
     ):
-        assert list(answer) == ["id", "text", *expected]
-        assert answer["text"] == row["text"]
-        assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+        assert list(prediction) == ["id", "text", *expected]
+        assert prediction["text"] == row["text"]
+        assert prediction["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
         for name in ("label", "labels"):
-            assert answer.get(name) == expected.get(name)
+            assert prediction.get(name) == expected.get(name)
 
 
 @pytest.mark.parametrize("kind", BUNDLES)
@@ -89,7 +89,7 @@ def test_every_row_is_predicted_as_by_training_predict(runs, tmp_path, kind):
     assert outcome.status == 0, outcome.err
     assert outcome.out.split() == [f"{tmp_path}/out-0000{number}-of-00003.jsonl" for number in range(3)]
     assert "3 input files" in outcome.err and "500 predictions" in outcome.err and "0 bad rows" in outcome.err
-    as_predict(kind, rows(500), predictions_for(tmp_path))
+    check_predictions(kind, rows(500), predictions_for(tmp_path))
     assert sorted(path.name[:4] for path in tmp_path.iterdir()) == ["in-1", "in-2", "in-3", *["out-"] * 3]
 
 
@@ -186,7 +186,7 @@ def test_a_pattern_without_a_folder(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(2)))
     assert call(main, runs / "one", "--input=in*", "--output=out").status == 0
-    as_predict("one", rows(2), predictions_for(tmp_path))
+    check_predictions("one", rows(2), predictions_for(tmp_path))
     assert call(main, runs / "one", "--input=in*", "--output=out", "--overwrite").status == 0
 
 
@@ -211,7 +211,7 @@ def test_an_interrupted_batch_leaves_nothing(runs, tmp_path):
 
 @contextlib.contextmanager
 def job_service(port: int):
-    """A job service as clusters have one, by Beam, with workers in processes of their own."""
+    """Runs Beam's own job service, as a cluster does, with workers in separate processes."""
     process = subprocess.Popen(
         [sys.executable, "-m", "apache_beam.runners.portability.local_job_service_main", "--port", str(port)],
         env=clean_environment(),
@@ -253,5 +253,5 @@ def test_workers_run_in_other_processes(runs, tmp_path, mode):
         )
     assert result.returncode == 0, result.stderr
     assert "100 predictions" in result.stderr and "1 bad rows" in result.stderr
-    as_predict("one", rows(100), predictions_for(tmp_path / "new"))
+    check_predictions("one", rows(100), predictions_for(tmp_path / "new"))
     assert len(letters(tmp_path / "new")) == 1

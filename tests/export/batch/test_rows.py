@@ -149,9 +149,11 @@ def test_predictions_equal_those_of_the_bundle(make, tmp_path):
     bundle = make()
     found = predict(STRINGS, load_savedmodel(write_savedmodel(bundle, tmp_path)))
     expected = bundle.predict(STRINGS)
-    assert [list(answer) for answer in found] == [list(answer) for answer in expected]
+    assert [list(prediction) for prediction in found] == [list(prediction) for prediction in expected]
     for name in ("label", "labels"):
-        assert [answer.get(name) for answer in found] == [answer.get(name) for answer in expected]
+        assert [prediction.get(name) for prediction in found] == [
+            prediction.get(name) for prediction in expected
+        ]
     for mine, reference in zip(found, expected, strict=True):
         assert list(mine["probabilities"]) == list(reference["probabilities"])
         assert mine["probabilities"] == pytest.approx(reference["probabilities"], abs=1e-5)

@@ -35,11 +35,11 @@ def names(folder: Path) -> list[str]:
         ("out.jsonl", False),
     ],
 )
-def test_the_files_of_a_batch(place, expected):
+def test_shard_names_of_a_batch_are_recognized(place, expected):
     assert is_shard_of(place, "out") is expected
 
 
-def test_the_files_of_a_batch_in_a_store():
+def test_shard_names_in_a_cloud_store_are_recognized():
     assert is_shard_of("gs://b/out-00000-of-00001.jsonl", "gs://b/out")
     assert not is_shard_of("gs://b/out-00000-of-00001.jsonl", "out")
     assert not is_local("gs://b/out") and is_local("/b/out")

@@ -106,7 +106,7 @@ def test_no_process_is_left(outcome):
 
 
 def wrong(folder, runs, case):
-    """Arguments, and what the message begins with."""
+    """Returns the arguments and the start of the error message."""
     run, absent = runs["one label"], folder / "none.onnx"
     other, broken = folder / "notes.txt", folder / "broken.tflite"
     other.write_text("hello")
@@ -191,7 +191,7 @@ def test_an_interrupt_ends_the_workers(runs):
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # What starts the tests may ignore interrupts, and a process inherits that.
+        # The parent of the tests may ignore interrupts, and its child processes inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
@@ -201,6 +201,6 @@ def test_an_interrupt_ends_the_workers(runs):
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True
     ).stdout.split()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and said.splitlines()[-1] == "interrupted"
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors.splitlines()[-1] == "interrupted"
     assert found and not any(os.path.exists(f"/proc/{pid}") for pid in found)

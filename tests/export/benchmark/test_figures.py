@@ -62,7 +62,7 @@ def test_other_load_does_not_change_a_ratio():
 
 
 @pytest.mark.parametrize("reference", [{}, {5: Round([1.0], 1.0)}])
-def test_no_common_round_no_ratio(reference):
+def test_no_common_round_gives_no_ratio(reference):
     assert ratio({0: Round([1.0], 1.0)}, reference) is None
 
 

@@ -23,7 +23,7 @@ def files(tmp_path):
     return paths
 
 
-# A worker process without a model; the first argument says when it crashes.
+# A worker process without a model; the first argument sets when it crashes.
 FAKE_WORKER = """
 import json, os, signal, sys
 facts = {"import_seconds": 1.0, "load_seconds": 1.0, "import_bytes": 1000, "takes_texts": True,

@@ -108,7 +108,7 @@ def test_a_file_of_another_kind_or_format_is_rejected():
         PairTokenizer({**pairs, "format": 2})
 
 
-def test_the_file_runs_alone(tmp_path):
+def test_the_tokenizer_runs_without_other_packages(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
     (tmp_path / "t.json").write_bytes(tokenizer_json(pair_bundle()))
     shutil.copy(export.device.tokenizer.__file__, tmp_path / "tokenizer.py")
@@ -122,7 +122,7 @@ def test_the_file_runs_alone(tmp_path):
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
-def test_javascript_gives_the_same(tmp_path):
+def test_javascript_gives_the_same_ids_and_predictions(tmp_path):
     for kind in KINDS:
         (tmp_path / f"{kind}.json").write_bytes(tokenizer_json(bundle_of(kind)))
     rows = [row for row in as_bytes(ROWS) if max(map(len, row)) <= 100_000]

@@ -38,9 +38,9 @@ def device_of(kind: str) -> SentenceTokenizer:
 def in_graph(texts: SentencePreprocessor, sentence, length=None) -> tuple[dict, list[list[int]]]:
     """Features of the windows of one sentence, and which words they hold."""
     flat = [word if isinstance(word, bytes) else word.encode("utf-8", "replace") for word in sentence]
-    cut = texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(flat)]), length)
-    features = texts.pad(cut)
-    return {name: value.numpy() for name, value in features.items()}, cut.windows.words.to_list()
+    encoded = texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(flat)]), length)
+    features = texts.pad(encoded)
+    return {name: value.numpy() for name, value in features.items()}, encoded.windows.words.to_list()
 
 
 def check_same(texts: SentencePreprocessor, device: SentenceTokenizer, sentence, length=None) -> int:
@@ -144,7 +144,7 @@ def test_transitions_are_exact():
     assert [value == -1e4 for value in device.start] == [each == 0 for each in bundle.model.crf.allowed_start]
 
 
-def test_the_files_run_alone(tmp_path):
+def test_the_tokenizer_runs_without_other_packages(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
     (tmp_path / "t.json").write_bytes(tokenizer_json(tagger_bundle("spelt")))
     for module in (export.device.tokenizer, export.device.sentences):

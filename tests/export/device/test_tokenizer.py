@@ -23,10 +23,10 @@ from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, prep
 
 KINDS = list(itertools.product(TOKENIZATIONS, (True, False)))
 every_kind = pytest.mark.parametrize(("tokenization", "lower_case"), KINDS)
-# max_length 24 reads 1,536 bytes: these are cut inside a character, before one and after one.
-CUT = [(b"a" * before + "港🚢é".encode() * 4) for before in range(1530, 1538)]
+# max_length 24 reads 1,536 bytes: these are truncated inside, before or after a character.
+TRUNCATED = [(b"a" * before + "港🚢é".encode() * 4) for before in range(1530, 1538)]
 LONG = ["b" * 199, "b" * 200, "b" * 201, "é" * 100, "é" * 101, "渡" * 300, "bread" * 41]
-TRICKY = [
+UNUSUAL = [
     "가각힣 한국어",
     "Straße ŉ ǰ ﷺ ½ ㎏",
     "a\u3000b c\u2003\x85d\u180e",
@@ -34,7 +34,7 @@ TRICKY = [
     "x" * 100_000,
     "\ufeffbread",
 ]
-GOLDEN = [*EDGE_CASES, *(text.encode() for text in (*TEXTS, *LONG, *TRICKY)), *CUT]
+GOLDEN = [*EDGE_CASES, *(text.encode() for text in (*TEXTS, *LONG, *UNUSUAL)), *TRUNCATED]
 PIECES = st.sampled_from(
     [*" \t\n\u3000\0", *"!-#[]渡轮가é́ßİ🚢ﬁ", "bread", "Harbour", "##", "[CLS]", "b" * 200]
 )
@@ -85,7 +85,7 @@ def test_golden_texts(tokenization, lower_case):
     whole = graph.tokenize(tf.constant(GOLDEN)).to_list()
     assert [device.tokenize(text) for text in GOLDEN] == whole
     assert max(map(len, whole)) > graph.max_length
-    # They are no test unless most tokens are known.
+    # The test is meaningful only if most tokens are known.
     known = [token != graph.unknown_id for row in in_graph(graph, TEXTS) for token in row]
     assert sum(known) > 0.9 * len(known)
 
@@ -101,12 +101,12 @@ def test_any_strings_and_bytes(tokenization, lower_case, texts):
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
 @settings(max_examples=12, deadline=None)
 @given(
-    learnt=st.lists(st.text("abé!中#-", min_size=1, max_size=4), min_size=1, max_size=20, unique=True),
+    learned=st.lists(st.text("abé!中#-", min_size=1, max_size=4), min_size=1, max_size=20, unique=True),
     texts=st.lists(st.text("abé!中#- \u3000", max_size=20), min_size=1, max_size=50),
 )
-def test_any_vocabulary(tokenization, learnt, texts):
+def test_any_vocabulary(tokenization, learned, texts):
     tokens = dict.fromkeys(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *learnt, *(f"##{t}" for t in learnt)]
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *learned, *(f"##{t}" for t in learned)]
     )
     text = Preprocessor(Vocabulary(list(tokens)), tokenization, False, 64)
     bundle = make_bundle()
@@ -137,7 +137,7 @@ def test_a_newer_file_is_rejected():
         Tokenizer({**tokenizer_values(one_label_bundle()), "format": 2})
 
 
-def test_the_file_runs_alone(tmp_path):
+def test_the_tokenizer_runs_without_other_packages(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
     (tmp_path / "t.json").write_bytes(tokenizer_json(one_label_bundle()))
     shutil.copy(export.device.tokenizer.__file__, tmp_path / "tokenizer.py")
@@ -150,8 +150,8 @@ def test_the_file_runs_alone(tmp_path):
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
-def test_javascript_gives_the_same(tmp_path):
-    files, strings = [], [*TEXTS, *LONG, *TRICKY, "b" * 1535 + "🚢", "b" * 1533 + "🚢🚢", "\ud83d x \ude00"]
+def test_javascript_gives_the_same_ids_and_predictions(tmp_path):
+    files, strings = [], [*TEXTS, *LONG, *UNUSUAL, "b" * 1535 + "🚢", "b" * 1533 + "🚢🚢", "\ud83d x \ude00"]
     bundles = [one_label_bundle(), several_label_bundle()]
     for number, (tokenization, lower_case) in enumerate(KINDS):
         bundle = make_bundle(bundles[number % 2].labels, bool(number % 2), bundles[number % 2].thresholds)

@@ -27,7 +27,7 @@ def session(path):
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def answers(path, features):
+def predict(path, features):
     loaded = session(path)
     names = [output.name for output in loaded.get_outputs()]
     given = {name: features[name].numpy() for name in ("token_ids", "padding_mask")}
@@ -38,7 +38,7 @@ def answers(path, features):
 @pytest.mark.parametrize("length", [None, 24])
 def test_predictions_equal_the_bundle_at_any_length(onnx_files, kind, length):
     bundle, texts = BUNDLES[kind](), [*TEXTS, *EDGE_CASES]
-    found = answers(onnx_files[kind], bundle.preprocessor(tf.constant(texts), length))
+    found = predict(onnx_files[kind], bundle.preprocessor(tf.constant(texts), length))
     np.testing.assert_allclose(found[PROBABILITIES], bundle.probabilities(texts), atol=1e-5)
     config, steps = bundle.model.encoder_config, 24
     shape = (len(texts), config.num_layers, config.num_heads, steps, steps)
@@ -49,7 +49,7 @@ def test_predictions_equal_the_bundle_at_any_length(onnx_files, kind, length):
 def test_batch_composition_changes_no_prediction(onnx_files, kind):
     bundle = BUNDLES[kind]()
     for text in TEXTS[:2]:
-        alone = answers(onnx_files[kind], bundle.preprocessor(tf.constant([text])))
+        alone = predict(onnx_files[kind], bundle.preprocessor(tf.constant([text])))
         np.testing.assert_allclose(alone[PROBABILITIES], bundle.probabilities([text]), atol=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_only_operators_of_the_standard_are_used(onnx_files):
     [
         (13, {"positions": "rotary", "activation": "relu"}),
         (18, {"norm": "post", "positions": "sinusoidal", "activation": "gelu_tanh", "ngram_buckets": 0}),
-        # With tables so large that they enter the graph by another way.
+        # Tables so large that the converter stores them in another way.
         (17, {"num_segments": 2, "ngram_buckets": 20_011, "num_layers": 2}),
     ],
 )
@@ -116,7 +116,7 @@ def test_quantized_weights_are_integers(tmp_path):
         worst = write_onnx(bundle, tmp_path / "small.onnx", quantize="dynamic")["max_difference"]
     assert 1e-6 < worst < 0.2
     sizes = {path.stem: path.stat().st_size for path in tmp_path.glob("*.onnx")}
-    # A third of the file is marks of known n-grams, a byte each already.
+    # A third of the file is the n-gram vocabulary mask, which already has one byte an entry.
     assert sizes["small"] < 0.6 * sizes["float"]
     model = onnx.load(str(tmp_path / "small.onnx"))
     kernels = {constant.name for constant in model.graph.initializer if np.prod(constant.dims) >= 1024}
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_to_is_rejected(tmp_path):
 
 @pytest.mark.second
 def test_the_converter_logs_nothing(runs, tmp_path):
-    """A process of its own: what the libraries log there goes past Python's own streams."""
+    """Runs in a separate process, since the libraries log past Python's own streams."""
     arguments = [sys.executable, "-m", "export.onnx", runs["one label"], tmp_path / "model.onnx"]
     result = subprocess.run([*map(str, arguments), "--quantize=dynamic"], capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout == f"{tmp_path / 'model.onnx'}\n"

@@ -44,7 +44,7 @@ def test_padding_and_batch_composition_change_no_prediction(files, kind):
     features = features_of(bundle, PAIRS, 24)
     for ids, mask, text, _ in bundle.preprocessor.inputs:
         if text == 1:
-            # The second texts' padding alone goes as far as it can.
+            # Removes the common padding of the second texts only.
             longest = int(features[mask].sum(axis=1).max())
             features |= {name: features[name][:, :longest] for name in (ids, mask)}
     inputs = {name: features[name] for name in input_names(bundle)}

@@ -151,7 +151,7 @@ def test_the_predictor_reports_its_ids_of_sentences(files, kind):
     assert len(list(predictor.tensors(WORDS[:2]))) > 100
 
 
-def test_a_file_without_tensorflow(files):
+def test_a_file_runs_without_tensorflow(files):
     printed = run_script(DEVICE, files["spelt"])
     expected = predictions_for(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
     check_nearly(np.array(json.loads(printed), np.float32), expected)

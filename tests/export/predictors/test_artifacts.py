@@ -27,7 +27,7 @@ def test_the_format_follows_from_the_suffix(tmp_path, name, kind):
     assert (artifact.path, artifact.format, artifact.bytes) == (tmp_path / name, kind, 4)
 
 
-def test_a_version_and_the_newest_of_several(tmp_path):
+def test_a_version_or_the_newest_of_several_is_found(tmp_path):
     for name in ("2", "10", "9"):
         version(tmp_path / name)
     (tmp_path / "11").mkdir()
@@ -94,7 +94,7 @@ def test_8_bits_explain_some_growth_of_the_error_of_a_layer(quantization):
     }
     errors = {name: step * error for name, error in errors.items()}
     assert first_divergent(errors, quantization) == "logits"
-    # No layer stands out: the one with the largest part of what is explained.
+    # Without an outlier, the layer with the largest share of the explained error is named.
     errors |= {"logits": step * 0.03, "probabilities": step * 0.035}
     assert first_divergent(errors, quantization) == "logits"
     assert first_divergent(errors | {"a round_0": None}, quantization) == "a round_0"

@@ -31,21 +31,21 @@ print(json.dumps(lists, default=lambda text: text.decode()))
 """
 
 
-def as_the_bundle(bundle, texts, answers: dict) -> None:
+def check_equals_bundle(bundle, texts, predictions: dict) -> None:
     """Checks that predictions, as lists by output name, are the bundle's."""
     expected = bundle.probabilities(texts)
-    found = np.array(answers["probabilities"], "float32")
+    found = np.array(predictions["probabilities"], "float32")
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert answers["labels"] == [bundle.labels] * len(texts)
+    assert predictions["labels"] == [bundle.labels] * len(texts)
     if not bundle.multi_label:
-        assert answers["label"] == [answer["label"] for answer in bundle.predict(texts)]
-        assert set(answers) == {"label", "labels", "probabilities"}
+        assert predictions["label"] == [prediction["label"] for prediction in bundle.predict(texts)]
+        assert set(predictions) == {"label", "labels", "probabilities"}
         return
-    assert set(answers) == {"given", "labels", "probabilities"}
+    assert set(predictions) == {"given", "labels", "probabilities"}
     clear = np.abs(expected - np.array(bundle.thresholds)) > 1e-4
     given = expected >= np.array(bundle.thresholds)
     assert clear.mean() > 0.9
-    assert (np.array(answers["given"]) == given)[clear].all()
+    assert (np.array(predictions["given"]) == given)[clear].all()
 
 
 def meta_graph(folder: Path):
@@ -54,8 +54,8 @@ def meta_graph(folder: Path):
 
 
 def request(folder: Path, texts: list[bytes]) -> dict:
-    answers = load_savedmodel(folder)(texts)
-    lists = {name: values.numpy().tolist() for name, values in answers.items()}
+    predictions = load_savedmodel(folder)(texts)
+    lists = {name: values.numpy().tolist() for name, values in predictions.items()}
     return json.loads(json.dumps(lists, default=lambda text: text.decode()))
 
 
@@ -72,22 +72,22 @@ def test_a_new_process_gives_the_predictions_of_the_bundle(served, kind):
         env=environment,
         cwd=served[kind].parent,
     )
-    as_the_bundle(BUNDLES[kind](), ALL, json.loads(printed))
+    check_equals_bundle(BUNDLES[kind](), ALL, json.loads(printed))
 
 
 @every_bundle
 def test_other_texts_in_the_batch_change_no_prediction(served, kind):
-    together, answer = request(served[kind], ALL), load_savedmodel(served[kind])
+    together, predict = request(served[kind], ALL), load_savedmodel(served[kind])
     for index in (0, len(EDGE_CASES), len(ALL) - 1):
-        alone = answer([ALL[index]])["probabilities"].numpy()[0]
+        alone = predict([ALL[index]])["probabilities"].numpy()[0]
         np.testing.assert_allclose(alone, together["probabilities"][index], atol=1e-5)
 
 
 @every_bundle
 def test_an_empty_batch_is_predicted(served, kind):
-    answers = load_savedmodel(served[kind])([])
+    predictions = load_savedmodel(served[kind])([])
     classes = len(BUNDLES[kind]().labels)
-    assert answers["probabilities"].shape == answers["labels"].shape == (0, classes)
+    assert predictions["probabilities"].shape == predictions["labels"].shape == (0, classes)
 
 
 def shapes(specs: dict) -> dict:
@@ -99,10 +99,10 @@ def test_the_signatures_are_stable(served, kind):
     loaded = tf.saved_model.load(str(served[kind]))
     classes = [None, len(BUNDLES[kind]().labels)]
     text, ids = (tf.string, [None]), (tf.int32, [None, None])
-    answer = {"given": (tf.int32, classes)} if kind == "several labels" else {"label": (tf.string, [None])}
+    decision = {"given": (tf.int32, classes)} if kind == "several labels" else {"label": (tf.string, [None])}
     of_text = (
         {"text": text},
-        {"labels": (tf.string, classes), "probabilities": (tf.float32, classes), **answer},
+        {"labels": (tf.string, classes), "probabilities": (tf.float32, classes), **decision},
     )
     of_ids = ({"token_ids": ids, "padding_mask": ids}, {"probabilities": (tf.float32, classes)})
     attention = (tf.float32, [None, 1, 2, None, None])
@@ -144,14 +144,14 @@ def test_each_signature_is_called_by_the_method_made_for_it(served, kind):
 @every_bundle
 @pytest.mark.parametrize("name", ["predict_ids", "predict_ids_xla"])
 def test_ids_are_predicted_and_rejected_as_before_saving(served, kind, name, ids_of_texts):
-    bundle, answer = BUNDLES[kind](), load_savedmodel(served[kind], name)
+    bundle, predict = BUNDLES[kind](), load_savedmodel(served[kind], name)
     features = ids_of_texts(bundle)
-    found = answer(**features)["probabilities"]
+    found = predict(**features)["probabilities"]
     np.testing.assert_allclose(found, bundle.probabilities(TEXTS), atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"token_ids must be in \[0, "):
-        answer(**{**features, "token_ids": features["token_ids"] - 1})
+        predict(**{**features, "token_ids": features["token_ids"] - 1})
     with pytest.raises(tf.errors.InvalidArgumentError, match="padding_mask must have the shape of token_ids"):
-        answer(**{**features, "padding_mask": features["padding_mask"][:, 1:]})
+        predict(**{**features, "padding_mask": features["padding_mask"][:, 1:]})
 
 
 @every_bundle
@@ -204,7 +204,7 @@ def test_versions_count_up(runs, stored_model, tmp_path, capsys):
         assert main([str(runs["one label"]), str(out)]) == 0
         assert capsys.readouterr().out == f"{out / version}\n"
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["1", "2"]
-    as_the_bundle(one_label_bundle(), ALL[-3:], request(out / "2", ALL[-3:]))
+    check_equals_bundle(one_label_bundle(), ALL[-3:], request(out / "2", ALL[-3:]))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_next_version_of_a_missing_folder(tmp_path):
 
 def test_a_moved_model_still_predicts(served, tmp_path):
     moved = shutil.copytree(served["one label"], tmp_path / "elsewhere" / "9")
-    as_the_bundle(one_label_bundle(), ALL, request(moved, ALL))
+    check_equals_bundle(one_label_bundle(), ALL, request(moved, ALL))
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])

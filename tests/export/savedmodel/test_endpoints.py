@@ -24,10 +24,10 @@ def signatures(make) -> dict:
 
 
 def probabilities(name: str, ids, mask, make=one_label_bundle) -> np.ndarray:
-    answer = signatures(make)[name](
+    outputs = signatures(make)[name](
         token_ids=tf.constant(ids, tf.int32), padding_mask=tf.constant(mask, tf.int32)
     )
-    return answer["probabilities"].numpy()
+    return outputs["probabilities"].numpy()
 
 
 @both
@@ -46,19 +46,19 @@ def test_texts_are_predicted_as_by_the_bundle(make):
 @both
 def test_thresholds_and_labels_are_those_of_the_bundle(make):
     bundle = make()
-    answers = signatures(make)["predict_text"](tf.constant(TEXTS))
-    rows = [bundle.prediction_from(row) for row in answers["probabilities"].numpy()]
+    outputs = signatures(make)["predict_text"](tf.constant(TEXTS))
+    rows = [bundle.prediction_from(row) for row in outputs["probabilities"].numpy()]
     if bundle.multi_label:
-        found = [{bundle.labels[i] for i in np.flatnonzero(row)} for row in answers["given"].numpy()]
+        found = [{bundle.labels[i] for i in np.flatnonzero(row)} for row in outputs["given"].numpy()]
         assert found == [set(row["labels"]) for row in rows]
     else:
-        assert [label.decode() for label in answers["label"].numpy()] == [row["label"] for row in rows]
+        assert [label.decode() for label in outputs["label"].numpy()] == [row["label"] for row in rows]
 
 
 def test_several_labels_without_thresholds():
     endpoints = ClassifierEndpoints(make_bundle(SEVERAL, multi_label=True))
-    answers = endpoints.predict_text(tf.constant(TEXTS))
-    np.testing.assert_array_equal(answers["given"], answers["probabilities"].numpy() >= 0.5)
+    outputs = endpoints.predict_text(tf.constant(TEXTS))
+    np.testing.assert_array_equal(outputs["given"], outputs["probabilities"].numpy() >= 0.5)
 
 
 @both
@@ -73,10 +73,10 @@ def test_token_ids_give_the_predictions_of_their_texts(make, name, ids_of_texts)
 @both
 def test_examples_give_the_predictions_of_their_texts(make):
     bundle, texts = make(), [text if isinstance(text, bytes) else text.encode() for text in ALL]
-    answers = signatures(make)["classify"](tf.constant([serialized_example(text) for text in texts]))
-    assert set(answers) == {"classes", "scores"}
-    np.testing.assert_allclose(answers["scores"], bundle.probabilities(texts), atol=1e-5)
-    assert (answers["classes"].numpy() == np.array([label.encode() for label in bundle.labels])).all()
+    outputs = signatures(make)["classify"](tf.constant([serialized_example(text) for text in texts]))
+    assert set(outputs) == {"classes", "scores"}
+    np.testing.assert_allclose(outputs["scores"], bundle.probabilities(texts), atol=1e-5)
+    assert (outputs["classes"].numpy() == np.array([label.encode() for label in bundle.labels])).all()
 
 
 @both
@@ -91,7 +91,7 @@ def test_texts_and_ids_are_embedded_as_by_the_bundle(make, ids_of_texts):
     np.testing.assert_allclose(of_ids(**given)["vectors"], expected, atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="token_ids must be in"):
         of_ids(**{**given, "token_ids": given["token_ids"] - 1})
-    # What a server that joins requests fills up with changes nothing.
+    # Padding that a server adds when it batches requests changes nothing.
     short = ids_of_texts(make(), TEXTS[2:4])
     filled = {name: np.concatenate([value, *[value[:, :1]] * 3], axis=1) for name, value in short.items()}
     filled = {name: tf.constant(value) for name, value in filled.items()}
@@ -108,20 +108,20 @@ def test_an_example_without_text_is_rejected_by_name():
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_explanation_has_tokens_and_all_attention(layers):
     bundle = make_bundle(num_layers=layers)
-    answers = ClassifierEndpoints(bundle).explain(tf.constant(ALL, tf.string))
-    np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(ALL), atol=1e-5)
-    tokens = np.char.decode(answers["tokens"].numpy().astype("S"), "utf-8")
+    outputs = ClassifierEndpoints(bundle).explain(tf.constant(ALL, tf.string))
+    np.testing.assert_allclose(outputs["probabilities"], bundle.probabilities(ALL), atol=1e-5)
+    tokens = np.char.decode(outputs["tokens"].numpy().astype("S"), "utf-8")
     rows, steps = tokens.shape
-    assert answers["attention"].shape == (rows, layers, bundle.model.encoder_config.num_heads, steps, steps)
+    assert outputs["attention"].shape == (rows, layers, bundle.model.encoder_config.num_heads, steps, steps)
     assert tokens[0, :4].tolist() == [START, "the", "ferry", "leaves"]
-    attention = answers["attention"].numpy() * (tokens != PADDING)[:, None, None, None, :]
+    attention = outputs["attention"].numpy() * (tokens != PADDING)[:, None, None, None, :]
     np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["predict_text", "classify", "explain"])
 def test_an_empty_batch_of_texts_is_predicted(name):
-    answers = signatures(one_label_bundle)[name](tf.constant([], tf.string))
-    assert {values.shape[0] for values in answers.values()} == {0}
+    outputs = signatures(one_label_bundle)[name](tf.constant([], tf.string))
+    assert {values.shape[0] for values in outputs.values()} == {0}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def check_joined(name: str, requests) -> None:
 
 
 def test_unmasked_server_padding_would_change_predictions(ids_of_texts):
-    # Else the test above could not fail.
+    # Otherwise, the test above could not fail.
     bundle = one_label_bundle()
     ids, mask = ids_of_texts(bundle, TEXTS[2:3]).values()
     filled = [np.pad(array, [(0, 0), (0, 6)], constant_values=array.flat[0]) for array in (ids, mask)]

@@ -43,14 +43,14 @@ def signatures(kind: str) -> dict:
 
 
 @functools.cache
-def expected_answers(kind: str) -> np.ndarray:
-    """Of ALL."""
+def expected_predictions(kind: str) -> np.ndarray:
+    """Returns the predictions of the bundle for ALL."""
     return bundle_of(kind).probabilities(ALL)
 
 
 @functools.cache
 def expected_scores(kind: str) -> np.ndarray:
-    """Of CANDIDATES."""
+    """Returns the scores of the bundle for CANDIDATES."""
     return bundle_of(kind).probabilities([(QUERY, each) for each in CANDIDATES])[:, 0]
 
 
@@ -74,26 +74,26 @@ def ids(bundle, pairs) -> dict:
 
 @every_kind
 def test_pairs_are_predicted_as_by_the_bundle(kind):
-    bundle, answers = bundle_of(kind), signatures(kind)["predict_text"](**columns(ALL))
-    expected = expected_answers(kind)
+    bundle, outputs = bundle_of(kind), signatures(kind)["predict_text"](**columns(ALL))
+    expected = expected_predictions(kind)
     if kind == "classes":
-        assert set(answers) == {"label", "labels", "probabilities"}
-        near(answers["probabilities"], expected)
+        assert set(outputs) == {"label", "labels", "probabilities"}
+        near(outputs["probabilities"], expected)
         labels = [bundle.labels[best].encode() for best in expected.argmax(axis=1)]
-        assert answers["label"].numpy().tolist() == labels and len(set(labels)) > 1
+        assert outputs["label"].numpy().tolist() == labels and len(set(labels)) > 1
         return
-    assert set(answers) == ({"score"} if bundle.thresholds is None else {"score", "match"})
-    near(answers["score"], expected[:, 0])
+    assert set(outputs) == ({"score"} if bundle.thresholds is None else {"score", "match"})
+    near(outputs["score"], expected[:, 0])
 
 
 def test_the_threshold_is_the_bundles():
     bundle = make_pair_bundle()
     scores = bundle.probabilities(PAIRS)[:, 0]
     bundle.thresholds = [float((scores.min() + scores.max()) / 2)]
-    answers = MatcherEndpoints(bundle).predict_text(**columns(PAIRS))
-    assert answers["match"].dtype == tf.int32
-    assert answers["match"].numpy().tolist() == [row["match"] for row in bundle.predict(PAIRS)]
-    assert 0 < answers["match"].numpy().sum() < len(PAIRS)
+    outputs = MatcherEndpoints(bundle).predict_text(**columns(PAIRS))
+    assert outputs["match"].dtype == tf.int32
+    assert outputs["match"].numpy().tolist() == [row["match"] for row in bundle.predict(PAIRS)]
+    assert 0 < outputs["match"].numpy().sum() < len(PAIRS)
 
 
 @pytest.mark.parametrize("kind", ["cross", "symmetric"])
@@ -101,13 +101,13 @@ def test_token_ids_give_the_predictions_of_their_texts(kind):
     bundle = bundle_of(kind)
     found = signatures(kind)["predict_ids"](**{k: tf.constant(v) for k, v in ids(bundle, ALL).items()})
     assert set(found) == {"scores"}
-    near(found["scores"], expected_answers(kind))
+    near(found["scores"], expected_predictions(kind))
 
 
 def test_compiled_ids_give_the_predictions_of_their_texts():
     given = {name: tf.constant(value) for name, value in ids(pair_bundle(), PAIRS).items()}
     found = signatures("cross")["predict_ids_xla"](**given)
-    near(found["scores"], expected_answers("cross")[: len(PAIRS)])
+    near(found["scores"], expected_predictions("cross")[: len(PAIRS)])
 
 
 @pytest.mark.parametrize(
@@ -143,38 +143,38 @@ def test_batching_requests_changes_no_prediction(kind):
     joined = as_a_server_joins([[features[name] for name in names] for features in made])
     given = {name: tf.constant(value) for name, value in zip(names, joined, strict=True)}
     (found,) = signatures(kind)["predict_ids"](**given).values()
-    near(found[:4], expected_answers(kind)[[2, 0, 1, 4]])
+    near(found[:4], expected_predictions(kind)[[2, 0, 1, 4]])
 
 
 @ranking_kind
 @pytest.mark.parametrize("count", [1, 5, len(CANDIDATES)])
 def test_a_ranking_sorts_by_the_scores_of_the_pairs(kind, count):
-    answers = signatures(kind)["rank"](query=strings([QUERY]), candidates=strings(CANDIDATES[:count]))
-    order = answers["order"].numpy()
-    assert order.dtype == np.int32 and answers["scores"].dtype == tf.float32
+    outputs = signatures(kind)["rank"](query=strings([QUERY]), candidates=strings(CANDIDATES[:count]))
+    order = outputs["order"].numpy()
+    assert order.dtype == np.int32 and outputs["scores"].dtype == tf.float32
     assert sorted(order) == list(range(count))
-    assert (np.diff(answers["scores"].numpy()) <= 0).all()
-    near(answers["scores"], expected_scores(kind)[order])
+    assert (np.diff(outputs["scores"].numpy()) <= 0).all()
+    near(outputs["scores"], expected_scores(kind)[order])
 
 
 @pytest.mark.parametrize("query", [b"", b"\xff", b"x" * 100_000])
 def test_any_bytes_may_be_the_query(query):
-    answers = signatures("cross")["rank"](query=strings([query]), candidates=strings(TEXTS))
+    outputs = signatures("cross")["rank"](query=strings([query]), candidates=strings(TEXTS))
     expected = pair_bundle().probabilities([(query, text) for text in TEXTS])[:, 0]
-    near(answers["scores"], expected[answers["order"]])
+    near(outputs["scores"], expected[outputs["order"]])
 
 
 @pytest.mark.parametrize("kind", ["cross", "bi"])
 def test_no_candidates_give_an_empty_ranking(kind):
-    answers = signatures(kind)["rank"](query=strings(["bread"]), candidates=strings([]))
-    assert {name: value.shape.as_list() for name, value in answers.items()} == {"order": [0], "scores": [0]}
+    outputs = signatures(kind)["rank"](query=strings(["bread"]), candidates=strings([]))
+    assert {name: value.shape.as_list() for name, value in outputs.items()} == {"order": [0], "scores": [0]}
 
 
 @pytest.mark.parametrize("kind", ["cross", "bi"])
 def test_equal_candidates_keep_their_order(kind):
     candidates = [TEXTS[index] for index in (3, 1, 3, 0, 1, 3)] + ["one more"] * 200 + [TEXTS[3]]
-    answers = signatures(kind)["rank"](query=strings([TEXTS[0]]), candidates=strings(candidates))
-    order = answers["order"].numpy().tolist()
+    outputs = signatures(kind)["rank"](query=strings([TEXTS[0]]), candidates=strings(candidates))
+    order = outputs["order"].numpy().tolist()
     for text in set(candidates):
         places = [index for index in order if candidates[index] == text]
         assert places == sorted(places)
@@ -195,24 +195,24 @@ def test_chunks_are_smaller_where_texts_are_longer(length, rows):
 
 @pytest.mark.parametrize("kind", ["cross", "bi"])
 def test_the_query_is_encoded_once_and_candidates_in_chunks(kind, monkeypatch):
-    """Run op by op, the encoder meets the query as one row and at most a chunk of candidates."""
+    """Runs op by op: the encoder gets the query as one row, and at most a chunk of candidates."""
     bundle = make_pair_bundle(**KINDS[kind])
-    met = []
+    encoded = []
     for pair in bundle.model.pairs:
-        monkeypatch.setattr(pair, "encode", watched(pair.encode, met))
+        monkeypatch.setattr(pair, "encode", watched(pair.encode, encoded))
     tf.config.run_functions_eagerly(True)
     try:
         candidates = strings(f"bread {index}" for index in range(300))
         MatcherEndpoints(bundle).rank(strings(["the old harbour"]), candidates)
     finally:
         tf.config.run_functions_eagerly(False)
-    wanted = [("a", 1)] + [("b", rows) for rows in (128, 128, 44)]
-    assert sorted(met) == sorted(wanted * len(bundle.model.pairs))
+    expected = [("a", 1)] + [("b", rows) for rows in (128, 128, 44)]
+    assert sorted(encoded) == sorted(expected * len(bundle.model.pairs))
 
 
-def watched(encode, met: list):
+def watched(encode, encoded: list):
     def call(ids, mask, side, **options):
-        met.append((side, ids.shape[0]))
+        encoded.append((side, ids.shape[0]))
         return encode(ids, mask, side, **options)
 
     return call
@@ -239,13 +239,13 @@ def test_stored_vectors_are_ranked():
     assert np.abs(as_query - vectors).max() > 0.01
     cosines = tf.reduce_sum(given["embed_query"](text=query)["vectors"] * vectors, axis=1)
     assert cosines.numpy().argmax() == stored["order"].numpy()[0]
-    # Ids of one side alone give what its texts do.
+    # Ids of one side give the same vectors as its texts.
     made = ids(bundle_of("bi"), [(QUERY, candidate) for candidate in CANDIDATES])
     query_vectors = tf.repeat(given["embed_query"](text=query)["vectors"], len(CANDIDATES), axis=0)
-    for name, side, wanted in (("embed_ids", "b", vectors), ("embed_query_ids", "a", query_vectors)):
+    for name, side, expected in (("embed_ids", "b", vectors), ("embed_query_ids", "a", query_vectors)):
         of_side = {key: tf.constant(value) for key, value in made.items() if key.endswith(f"_{side}")}
         assert set(of_side) == {f"token_ids_{side}", f"padding_mask_{side}"}
-        near(given[name](**of_side)["vectors"], wanted)
+        near(given[name](**of_side)["vectors"], expected)
     none = given["rank_vectors"](query=strings(["a"]), vectors=tf.zeros([0, 16]))
     assert none["order"].shape == none["scores"].shape == (0,)
 
@@ -253,14 +253,14 @@ def test_stored_vectors_are_ranked():
 @pytest.mark.parametrize("kind", ["classes", "symmetric", "joint"])
 def test_the_explanation_has_tokens_of_both_texts_and_all_attention(kind):
     bundle = bundle_of(kind)
-    answers = {name: each.numpy() for name, each in signatures(kind)["explain"](**columns(ALL)).items()}
+    outputs = {name: each.numpy() for name, each in signatures(kind)["explain"](**columns(ALL)).items()}
     output = "probabilities" if kind == "classes" else "scores"
-    near(answers.pop(output), expected_answers(kind))
+    near(outputs.pop(output), expected_predictions(kind))
     parts = bundle.preprocessor.granularities if kind == "symmetric" else ("",)
     lengths = {}
     for part in parts:
         for side in "ab":
-            tokens = answers.pop("_".join(filter(None, (part, "tokens", side))))
+            tokens = outputs.pop("_".join(filter(None, (part, "tokens", side))))
             lengths[part, side] = tokens.shape[1]
             assert (tokens[:, 0] == START.encode()).all() and PADDING.encode() in tokens
     rounds, attended = KINDS[kind].get("rounds", 1), {"a": ("a", "a", 1), "b": ("b", "b", 1)}
@@ -268,22 +268,22 @@ def test_the_explanation_has_tokens_of_both_texts_and_all_attention(kind):
         attended |= {"a_to_b": ("a", "b", rounds), "b_to_a": ("b", "a", rounds)}
     if kind == "joint":
         steps = lengths["", "a"] + lengths["", "b"] - 1
-        assert {n: v.shape for n, v in answers.items()} == {"attention": (len(ALL), 1, 2, steps, steps)}
+        assert {n: v.shape for n, v in outputs.items()} == {"attention": (len(ALL), 1, 2, steps, steps)}
         return
     for part in parts:
-        for name, (looking, seen, layers) in attended.items():
-            weights = answers.pop("_".join(filter(None, (part, "attention", name))))
-            assert weights.shape == (len(ALL), layers, 2, lengths[part, looking], lengths[part, seen])
+        for name, (query_side, key_side, layers) in attended.items():
+            weights = outputs.pop("_".join(filter(None, (part, "attention", name))))
+            assert weights.shape == (len(ALL), layers, 2, lengths[part, query_side], lengths[part, key_side])
             np.testing.assert_allclose(weights[0].sum(-1)[:, :, 0], 1, atol=1e-5)
-    assert not answers
+    assert not outputs
 
 
 def test_examples_give_the_predictions_of_their_pairs():
     texts = [[t if isinstance(t, bytes) else t.encode() for t in pair] for pair in ALL]
-    answers = signatures("classes")["classify"](strings(serialized_example(*pair) for pair in texts))
-    assert set(answers) == {"classes", "scores"}
-    near(answers["scores"], expected_answers("classes"))
-    assert (answers["classes"].numpy() == np.array([b"entails", b"neutral", b"contradicts"])).all()
+    outputs = signatures("classes")["classify"](strings(serialized_example(*pair) for pair in texts))
+    assert set(outputs) == {"classes", "scores"}
+    near(outputs["scores"], expected_predictions("classes"))
+    assert (outputs["classes"].numpy() == np.array([b"entails", b"neutral", b"contradicts"])).all()
     with pytest.raises(tf.errors.InvalidArgumentError, match="text_a"):
         signatures("classes")["classify"](strings([tf.train.Example().SerializeToString()]))
 

@@ -61,10 +61,10 @@ def test_only_the_compiled_signature_uses_xla(served):
 
 def test_the_check_finds_python_functions(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None])])
-    def answer(values):
+    def predict(values):
         return tf.numpy_function(lambda v: v, [values], tf.float32)
 
     module = tf.Module()
-    module.answer = answer  # pyright: ignore
+    module.predict = predict  # pyright: ignore
     tf.saved_model.save(module, str(tmp_path / "1"))
     assert {op for op in ops_of(graph_of(tmp_path / "1")) if not is_core(op)} & NOT_SERVED

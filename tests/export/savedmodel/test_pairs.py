@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from export.answer import main as answer
+from export.answer import main
 from export.predictors.artifacts import read_texts, write_texts
 from export.savedmodel import write
 from export.savedmodel.predictor import load_savedmodel
@@ -56,16 +56,16 @@ def served_vectors():
 @pytest.mark.second
 def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     columns = [[text.hex() for text in column] for column in zip(*ROWS, strict=True)]
-    asked = [
+    requests = [
         ("serving_default", {"text_a": columns[0], "text_b": columns[1]}),
         ("rank", {"query": columns[0][:1], "candidates": columns[1]}),
     ]
     environment = {**clean_environment(), "PYTHONPATH": ""}
-    printed = run_script(SERVER, served, stdin=json.dumps(asked), env=environment, cwd=served.parent)
-    answers, ranked = json.loads(printed)
+    printed = run_script(SERVER, served, stdin=json.dumps(requests), env=environment, cwd=served.parent)
+    predictions, ranked = json.loads(printed)
     expected = pair_bundle().probabilities(ROWS)[:, 0]
-    np.testing.assert_allclose(answers["score"], expected, atol=1e-5)
-    assert set(answers) == {"score", "match"}
+    np.testing.assert_allclose(predictions["score"], expected, atol=1e-5)
+    assert set(predictions) == {"score", "match"}
     expected = pair_bundle().probabilities([(ROWS[0][0], b) for _, b in ROWS])[:, 0]
     np.testing.assert_allclose(ranked["scores"], expected[ranked["order"]], atol=1e-5)
     assert sorted(ranked["order"]) == list(range(len(ROWS)))
@@ -82,11 +82,11 @@ def test_the_command_reads_pairs_with_a_tab_between_them(served, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("line", "given"), [("no tab here", "none"), ("a\tb\tc", "2 tabs")])
-def test_a_line_without_one_tab_is_rejected_by_its_number(served, line, given):
-    outcome = call(answer, served, stdin=f"a\tb\n{line}\n".encode())
+@pytest.mark.parametrize(("line", "got"), [("no tab here", "none"), ("a\tb\tc", "2 tabs")])
+def test_a_line_without_one_tab_is_rejected_by_its_number(served, line, got):
+    outcome = call(main, served, stdin=f"a\tb\n{line}\n".encode())
     assert outcome.status == 2 and outcome.out == ""
-    assert f"stdin:2: expected text_a and text_b with one tab between them, got {given}" in outcome.err
+    assert f"stdin:2: expected text_a and text_b with one tab between them, got {got}" in outcome.err
 
 
 def test_pairs_of_any_bytes_are_exchanged(tmp_path):
@@ -101,17 +101,17 @@ def test_every_warm_up_request_runs_in_its_signature(served, served_vectors):
         found = [inputs_of(log) for log in logs(folder)]
         assert {name for name, _ in found} == set(loaded.signatures)
         for name, inputs in found:
-            # A server that joins requests wants as many rows of each input, and fails to start otherwise.
+            # A server that batches requests needs equal numbers of rows of all inputs; otherwise it fails to start.
             (size,) = {len(values) for values in inputs.values()}
             given = {key: tf.constant(value) for key, value in inputs.items()}
-            answers = loaded.signatures[name](**given)
-            assert {len(value) for value in answers.values()} == {size}
+            outputs = loaded.signatures[name](**given)
+            assert {len(value) for value in outputs.values()} == {size}
             if "text_a" in inputs:
                 pairs = set(zip(inputs["text_a"], inputs["text_b"], strict=True))
                 assert pairs <= {(a.encode(), b.encode()) for a, b in PAIRS}
 
 
-def test_a_matcher_has_no_classify_call_and_one_of_classes_has(served, tmp_path):
+def test_only_a_matcher_of_classes_has_a_classify_signature(served, tmp_path):
     methods = {s.method_name for s in meta_graph(served).signature_def.values()}
     assert "tensorflow/serving/classify" not in methods
     bundle = make_pair_bundle(target="classes", labels=("yes", "no"))
@@ -171,8 +171,8 @@ def test_the_json_of_the_page_is_valid_input(served, body, port):
     inputs = request.get("inputs") or {
         key: [row[key] for row in request["instances"]] for key in request["instances"][0]
     }
-    answers = load_savedmodel(served, name)(**inputs)
-    assert all(np.isfinite(values).all() for key, values in answers.items() if "tokens" not in key)
+    outputs = load_savedmodel(served, name)(**inputs)
+    assert all(np.isfinite(values).all() for key, values in outputs.items() if "tokens" not in key)
 
 
 def test_the_page_has_all_names(served, served_vectors):

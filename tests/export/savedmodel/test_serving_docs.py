@@ -43,7 +43,7 @@ def decoded(value) -> object:
 
 
 def inputs_of(request: dict, method: str, names: list[str]) -> dict:
-    """The inputs of a signature that a request's JSON amounts to."""
+    """Returns the inputs of a signature from the JSON of a request."""
     if method == "classify":
         assert set(request) == {"signature_name", "examples"}
         texts = [decoded(example["text"]) for example in request["examples"]]
@@ -65,11 +65,11 @@ def test_the_json_of_the_page_is_valid_input(loaded, body, method):
     specs = loaded.signatures[name].structured_input_signature[1]
     inputs = inputs_of(request, method, list(specs))
     assert set(inputs) == set(specs)
-    answers = loaded.signatures[name](
+    outputs = loaded.signatures[name](
         **{key: tf.constant(values, specs[key].dtype) for key, values in inputs.items()}
     )
-    (output,) = {"scores", "probabilities", "vectors"} & set(answers)
-    scores = answers[output].numpy()
+    (output,) = {"scores", "probabilities", "vectors"} & set(outputs)
+    scores = outputs[output].numpy()
     assert len(scores) == len(next(iter(inputs.values()))) and np.isfinite(scores).all()
 
 
@@ -82,14 +82,14 @@ def test_the_page_calls_every_signature_and_has_all_names(loaded):
     assert str(WARMUP_REQUESTS) in PAGE
 
 
-def test_the_command_of_the_page_is_right():
+def test_the_command_of_the_page_is_valid():
     (line,) = re.findall(r"^python -m export\.savedmodel (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
     assert parse(SavedModelConfig, line.split(), "savedmodel").out.name == "news"
 
 
 @pytest.fixture(scope="module")
 def address(served) -> Iterator[str]:
-    """Where a server of the same gRPC service passes requests on to the SavedModel."""
+    """Address of a server of the same gRPC service that passes requests to the SavedModel."""
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
 
@@ -109,14 +109,16 @@ def test_the_client_gets_the_predictions_of_the_bundle(address):
 
     outcome = call(serving_client.main, address, "news", *TEXTS)
     assert outcome.status == 0
-    answers = {answer.pop("signature"): answer for answer in map(json.loads, outcome.out.splitlines())}
+    responses = {
+        response.pop("signature"): response for response in map(json.loads, outcome.out.splitlines())
+    }
     bundle = one_label_bundle()
     expected = bundle.probabilities(TEXTS)
     for name in ("predict_text", "explain"):
-        np.testing.assert_allclose(answers[name]["probabilities"], expected, atol=1e-5)
-    found = [[scores[label] for label in bundle.labels] for scores in answers["classify"]["results"]]
+        np.testing.assert_allclose(responses[name]["probabilities"], expected, atol=1e-5)
+    found = [[scores[label] for label in bundle.labels] for scores in responses["classify"]["results"]]
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert answers["explain"]["tokens"][0][:2] == ["[CLS]", "the"]
+    assert responses["explain"]["tokens"][0][:2] == ["[CLS]", "the"]
 
 
 def test_the_client_sends_ids_too(address, ids_of_texts):
@@ -128,8 +130,8 @@ def test_the_client_sends_ids_too(address, ids_of_texts):
     bundle = one_label_bundle()
     with grpc.insecure_channel(address) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        answers = serving_client.predict(stub, "news", "predict_ids", ids_of_texts(bundle))
-    np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(TEXTS), atol=1e-5)
+        outputs = serving_client.predict(stub, "news", "predict_ids", ids_of_texts(bundle))
+    np.testing.assert_allclose(outputs["probabilities"], bundle.probabilities(TEXTS), atol=1e-5)
 
 
 def test_the_client_prints_its_usage():

@@ -26,7 +26,7 @@ WORDS = [
 
 @functools.cache
 def signature(name: str, kind: str = "spelt"):
-    """Traced by itself: all of them take much longer."""
+    """Traces a single signature, since tracing all of them takes much longer."""
     served, words = (
         TaggerEndpoints(tagger_bundle(kind)),
         (strings("words", 2), tf.TensorSpec([None], tf.int32)),
@@ -44,13 +44,13 @@ def strings(name: str, rank: int) -> tf.TensorSpec:
     return tf.TensorSpec([None] * rank, tf.string, name)
 
 
-def asked_text(texts, name: str = "predict_text", kind: str = "spelt") -> dict[str, np.ndarray]:
+def query_text(texts, name: str = "predict_text", kind: str = "spelt") -> dict[str, np.ndarray]:
     return {key: value.numpy() for key, value in signature(name, kind)(tf.constant(texts, tf.string)).items()}
 
 
-def asked_words(sentences, name: str = "predict_words", kind: str = "spelt", filling: bytes = b"") -> dict:
-    answers = signature(name, kind)(*padded_words(sentences, filling))
-    return {key: value.numpy() for key, value in answers.items()}
+def query_words(sentences, name: str = "predict_words", kind: str = "spelt", filling: bytes = b"") -> dict:
+    outputs = signature(name, kind)(*padded_words(sentences, filling))
+    return {key: value.numpy() for key, value in outputs.items()}
 
 
 def padded_words(sentences, filling: bytes = b""):
@@ -64,65 +64,65 @@ def ids_of(bundle, sentences) -> tuple[dict, np.ndarray]:
     """Ids of the windows of sentences, and how many words of each window are tagged."""
     lengths = np.array([len(words) for words in sentences], np.int64)
     flat = tf.constant([word for words in sentences for word in words], tf.string)
-    cut = bundle.preprocessor.encode(Ragged.from_row_lengths(flat, lengths))
-    features = bundle.preprocessor.pad(cut)
+    encoded = bundle.preprocessor.encode(Ragged.from_row_lengths(flat, lengths))
+    features = bundle.preprocessor.pad(encoded)
     features.pop("segment_ids")
-    return {name: value.numpy() for name, value in features.items()}, cut.windows.counts.numpy()
+    return {name: value.numpy() for name, value in features.items()}, encoded.windows.counts.numpy()
 
 
-def asked_ids(features: dict, name: str = "predict_ids", kind: str = "spelt") -> dict[str, np.ndarray]:
+def query_ids(features: dict, name: str = "predict_ids", kind: str = "spelt") -> dict[str, np.ndarray]:
     given = {key: tf.constant(value, tf.int32) for key, value in features.items()}
     return {key: value.numpy() for key, value in signature(name, kind)(**given).items()}
 
 
-def check(bundle, answers: dict[str, np.ndarray], sentences) -> None:
+def check(bundle, outputs: dict[str, np.ndarray], sentences) -> None:
     """The tags of sentences are those of the bundle, and empty past their ends."""
     tagged = bundle.tagger.tag([[word.decode("utf-8", "replace") for word in words] for words in sentences])
-    assert [len(row) for row in answers["tags"]] == [answers["tags"].shape[1]] * len(sentences)
+    assert [len(row) for row in outputs["tags"]] == [outputs["tags"].shape[1]] * len(sentences)
     for row, expected in enumerate(tagged.sentences()):
         count = len(expected.tag_ids)
-        assert answers["tag_ids"][row, :count].tolist() == expected.tag_ids.tolist()
-        assert answers["tags"][row, :count].tolist() == [
+        assert outputs["tag_ids"][row, :count].tolist() == expected.tag_ids.tolist()
+        assert outputs["tags"][row, :count].tolist() == [
             bundle.labels[index].encode() for index in expected.tag_ids
         ]
-        np.testing.assert_allclose(answers["probabilities"][row, :count], expected.probabilities, atol=1e-5)
-        found = answers["path_probabilities"][row, :count]
+        np.testing.assert_allclose(outputs["probabilities"][row, :count], expected.probabilities, atol=1e-5)
+        found = outputs["path_probabilities"][row, :count]
         np.testing.assert_allclose(found, expected.path_probabilities, atol=1e-5)
-        assert (answers["tags"][row, count:] == b"").all()
+        assert (outputs["tags"][row, count:] == b"").all()
         for name in ("tag_ids", "probabilities", "path_probabilities"):
-            assert not answers[name][row, count:].any()
-    assert (answers["labels"] == np.array([label.encode() for label in bundle.labels])).all()
-    assert answers["labels"].shape == (len(sentences), len(bundle.labels))
+            assert not outputs[name][row, count:].any()
+    assert (outputs["labels"] == np.array([label.encode() for label in bundle.labels])).all()
+    assert outputs["labels"].shape == (len(sentences), len(bundle.labels))
 
 
 @pytest.mark.parametrize("kind", ["spelt", "characters"])
 def test_texts_are_split_and_tagged_as_by_the_bundle(kind):
-    bundle, answers = tagger_bundle(kind), asked_text(RAW, kind=kind)
+    bundle, outputs = tagger_bundle(kind), query_text(RAW, kind=kind)
     split = bundle.tagger.split(RAW)
-    assert answers["num_words"].tolist() == [len(words) for words in split.words]
+    assert outputs["num_words"].tolist() == [len(words) for words in split.words]
     for row, (words, bounds) in enumerate(zip(split.words, split.bounds, strict=True)):
         count = len(words)
-        assert [word.decode() for word in answers["words"][row, :count]] == words
-        found = zip(answers["starts"][row, :count], answers["ends"][row, :count], strict=True)
+        assert [word.decode() for word in outputs["words"][row, :count]] == words
+        found = zip(outputs["starts"][row, :count], outputs["ends"][row, :count], strict=True)
         assert [*found] == bounds
-        assert (answers["words"][row, count:] == b"").all()
-        assert not answers["starts"][row, count:].any() and not answers["ends"][row, count:].any()
-    check(bundle, answers, [[word.encode() for word in words] for words in split.words])
-    assert len(set(answers["tags"].ravel())) > 2
+        assert (outputs["words"][row, count:] == b"").all()
+        assert not outputs["starts"][row, count:].any() and not outputs["ends"][row, count:].any()
+    check(bundle, outputs, [[word.encode() for word in words] for words in split.words])
+    assert len(set(outputs["tags"].ravel())) > 2
 
 
 @pytest.mark.parametrize("kind", ["spelt", "no scheme"])
 def test_words_are_tagged_as_by_the_bundle(kind):
-    check(tagger_bundle(kind), asked_words(WORDS, kind=kind), WORDS)
+    check(tagger_bundle(kind), query_words(WORDS, kind=kind), WORDS)
 
 
 def test_batch_composition_and_padding_change_no_prediction():
-    together = asked_words(WORDS)
+    together = query_words(WORDS)
     for row, words in enumerate(WORDS[:6]):
-        alone = asked_words([words])
+        alone = query_words([words])
         for name in ("probabilities", "path_probabilities", "tag_ids"):
             np.testing.assert_allclose(alone[name][0], together[name][row, : len(words)], atol=1e-6)
-    filled = asked_words(WORDS, filling=b"harbour")
+    filled = query_words(WORDS, filling=b"harbour")
     for name, values in together.items():
         np.testing.assert_array_equal(filled[name], values)
 
@@ -141,11 +141,11 @@ def test_chunks_of_windows_and_sentences_change_no_prediction(monkeypatch):
 def test_the_number_of_words_is_limited():
     message = r"a sentence must have at most 2,048 words, got\] \[2049\]"
     words = [b"old"] * MAX_WORDS
-    assert (asked_text([b" ".join(words)])["tags"] != b"").sum() == MAX_WORDS
+    assert (query_text([b" ".join(words)])["tags"] != b"").sum() == MAX_WORDS
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        asked_text([b"bread", b" ".join([*words, b"old"])])
+        query_text([b"bread", b" ".join([*words, b"old"])])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        asked_words([[b"bread"], [*words, b"old"]])
+        query_words([[b"bread"], [*words, b"old"]])
 
 
 @pytest.mark.parametrize(
@@ -162,23 +162,23 @@ def test_wrong_numbers_of_words_are_rejected(num_words, message):
 
 
 def test_no_texts_and_texts_without_words_are_predicted():
-    assert {value.shape[:2] for name, value in asked_text([]).items() if value.ndim > 1} == {(0, 1), (0, 5)}
-    assert asked_text([b"", b" \n"])["num_words"].tolist() == [0, 0]
-    assert asked_words([])["tags"].shape == (0, 0)
-    assert asked_words([[], []])["probabilities"].shape == (2, 0, 5)
+    assert {value.shape[:2] for name, value in query_text([]).items() if value.ndim > 1} == {(0, 1), (0, 5)}
+    assert query_text([b"", b" \n"])["num_words"].tolist() == [0, 0]
+    assert query_words([])["tags"].shape == (0, 0)
+    assert query_words([[], []])["probabilities"].shape == (2, 0, 5)
     for name in ("explain", "explain_words"):
-        request = asked_words if name == "explain_words" else asked_text
+        request = query_words if name == "explain_words" else query_text
         assert len(request([], name)["tokens"]) == 0
 
 
 def test_the_best_path_is_valid_in_its_scheme():
     bundle = make_tagger_bundle(characters=True)
     bias = bundle.model.head.bias
-    # Names of several words, wherever the scheme lets them be.
+    # Names of several words, wherever the scheme allows them.
     bias.assign(bias + np.array([3.0 * label.startswith("I-") for label in bundle.labels], np.float32))
     specs = strings("words", 2), tf.TensorSpec([None], tf.int32)
-    answers = concrete_function(TaggerEndpoints(bundle).predict_words, *specs)(*padded_words(WORDS))
-    tags = answers["tags"].numpy()
+    outputs = concrete_function(TaggerEndpoints(bundle).predict_words, *specs)(*padded_words(WORDS))
+    tags = outputs["tags"].numpy()
     for row in tags:
         for before, after in zip([b"O", *row], row, strict=False):
             if after.startswith(b"I-"):
@@ -190,23 +190,23 @@ def test_the_best_path_is_valid_in_its_scheme():
 def test_ids_are_scored_as_their_words_and_stitch_to_whole_sentences(kind):
     bundle = tagger_bundle(kind)
     features, counts = ids_of(bundle, WORDS)
-    answers = asked_ids(features, kind=kind)
-    assert set(answers) == {"probabilities", "tag_ids", "path_probabilities", "scores"}
-    scores = np.concatenate([row[:count] for row, count in zip(answers["scores"], counts, strict=True)])
+    outputs = query_ids(features, kind=kind)
+    assert set(outputs) == {"probabilities", "tag_ids", "path_probabilities", "scores"}
+    scores = np.concatenate([row[:count] for row, count in zip(outputs["scores"], counts, strict=True)])
     texts = [[word.decode("utf-8", "replace") for word in words] for words in WORDS]
     np.testing.assert_allclose(scores, bundle.tagger.scores(texts), atol=1e-4)
     # Each window by itself is a sentence to the decoder.
     alone = bundle.tagger._decoder(scores, counts)
     for row, expected in enumerate(alone.sentences()):
         count = counts[row]
-        assert answers["tag_ids"][row, :count].tolist() == expected.tag_ids.tolist()
-        np.testing.assert_allclose(answers["probabilities"][row, :count], expected.probabilities, atol=1e-5)
+        assert outputs["tag_ids"][row, :count].tolist() == expected.tag_ids.tolist()
+        np.testing.assert_allclose(outputs["probabilities"][row, :count], expected.probabilities, atol=1e-5)
 
 
 def test_the_compiled_signature_gives_the_same_predictions():
     features, _ = ids_of(tagger_bundle(), WORDS[:3])
-    compiled = asked_ids(features, "predict_ids_xla")
-    for name, values in asked_ids(features).items():
+    compiled = query_ids(features, "predict_ids_xla")
+    for name, values in query_ids(features).items():
         assert compiled[name].shape == values.shape
         np.testing.assert_allclose(compiled[name], values, atol=1e-5)
 
@@ -215,8 +215,8 @@ def test_the_compiled_signature_gives_the_same_predictions():
 def test_empty_ids_are_accepted(shape):
     nothing = np.zeros(shape)
     features = dict.fromkeys(("token_ids", "padding_mask", "word_starts", "word_mask"), nothing)
-    answers = asked_ids({**features, "character_ids": np.zeros((*shape, 20))})
-    assert answers["probabilities"].shape == (*shape, 5) and answers["tag_ids"].shape == shape
+    outputs = query_ids({**features, "character_ids": np.zeros((*shape, 20))})
+    assert outputs["probabilities"].shape == (*shape, 5) and outputs["tag_ids"].shape == shape
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_wrong_ids_are_rejected_by_name(name, change, message):
 def test_a_signature_rejects_wrong_ids_too():
     features, _ = ids_of(tagger_bundle(), [[b"ferry"]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="word_starts must be from 0 to below"):
-        asked_ids({**features, "word_starts": features["word_starts"] - 2})
+        query_ids({**features, "word_starts": features["word_starts"] - 2})
 
 
 @pytest.mark.parametrize("kind", ["spelt", "no scheme"])
@@ -283,9 +283,9 @@ def test_batching_requests_changes_no_prediction(kind):
                 for features in requests
             ]
         )
-    together, begin = asked_ids(joined, kind=kind), 0
+    together, begin = query_ids(joined, kind=kind), 0
     for features in requests:
-        alone = asked_ids(features, kind=kind)
+        alone = query_ids(features, kind=kind)
         rows, width = alone["tag_ids"].shape
         for name, values in alone.items():
             found = together[name][begin : begin + rows]
@@ -296,22 +296,22 @@ def test_batching_requests_changes_no_prediction(kind):
 
 def test_the_explanation_has_every_window():
     bundle, texts = tagger_bundle(), [SENTENCES[4], "", SENTENCES[0]]
-    answers = asked_text(texts, "explain")
-    windows = answers["windows"].tolist()
+    outputs = query_text(texts, "explain")
+    windows = outputs["windows"].tolist()
     assert windows == sorted(windows) and set(windows) == {0, 1, 2} and windows.count(1) == 1
-    tokens, config = answers["tokens"], bundle.model.encoder_config
+    tokens, config = outputs["tokens"], bundle.model.encoder_config
     rows, length = tokens.shape
     assert rows == len(windows) > 3 and (tokens[:, 0] == START.encode()).all()
-    assert answers["attention"].shape == (rows, config.num_layers, config.num_heads, length, length)
-    seen = answers["attention"] * (tokens != PADDING.encode())[:, None, None, None, :]
+    assert outputs["attention"].shape == (rows, config.num_layers, config.num_heads, length, length)
+    seen = outputs["attention"] * (tokens != PADDING.encode())[:, None, None, None, :]
     np.testing.assert_allclose(seen.sum(-1), 1, atol=1e-5)
-    expected = asked_text(texts)["probabilities"]
-    np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+    expected = query_text(texts)["probabilities"]
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
 def test_words_are_explained_as_their_text():
     sentences = [SENTENCES[1].encode().split(), []]
-    text, words = asked_text([SENTENCES[1], ""], "explain"), asked_words(sentences, "explain_words")
+    text, words = query_text([SENTENCES[1], ""], "explain"), query_words(sentences, "explain_words")
     for name, values in text.items():
         np.testing.assert_array_equal(words[name], values)
 

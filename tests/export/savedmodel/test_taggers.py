@@ -54,21 +54,21 @@ def expected(rows) -> np.ndarray:
 @pytest.mark.second
 def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     words = SENTENCES[0].split()
-    asked = [
+    requests = [
         ("serving_default", {"text": SENTENCES}),
         ("predict_words", {"words": [[*words, ""]], "num_words": [len(words)]}),
     ]
     environment = {**clean_environment(), "PYTHONPATH": ""}
-    printed = run_script(SERVER, served, stdin=json.dumps(asked), env=environment, cwd=served.parent)
+    printed = run_script(SERVER, served, stdin=json.dumps(requests), env=environment, cwd=served.parent)
     texts, of_words = json.loads(printed)
-    for row, answer in enumerate(tagger_bundle().predict(SENTENCES)):
+    for row, prediction in enumerate(tagger_bundle().predict(SENTENCES)):
         count = texts["num_words"][row]
         for name in ("words", "tags", "starts", "ends"):
-            assert texts[name][row][:count] == answer[name]
+            assert texts[name][row][:count] == prediction[name]
         best = np.max(texts["probabilities"][row][:count], axis=1)
-        assert (best >= np.array(answer["probabilities"]) - 1e-5).all()
-    (answer,) = tagger_bundle().predict([words])
-    assert of_words["tags"][0] == [*answer["tags"], ""]
+        assert (best >= np.array(prediction["probabilities"]) - 1e-5).all()
+    (prediction,) = tagger_bundle().predict([words])
+    assert of_words["tags"][0] == [*prediction["tags"], ""]
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +107,14 @@ def test_every_warm_up_request_runs_in_its_signature(served, loaded):
     assert {name for name, _ in found} == set(loaded.signatures)
     sizes: dict[str, set] = {}
     for name, inputs in found:
-        # A server that joins requests wants as many rows of each input and output, and fails to start otherwise.
+        # A server that batches requests needs equal numbers of rows of all inputs and outputs to start.
         (size,) = {len(values) for values in inputs.values()}
         sizes.setdefault(name, set()).add(size)
         # Compiling for every shape would take a minute.
         if name == "predict_ids_xla" and inputs["token_ids"].shape != (1, 16) or size == 8:
             continue
-        answers = loaded.signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
-        assert {len(value) for value in answers.values()} == {size}
+        outputs = loaded.signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
+        assert {len(value) for value in outputs.values()} == {size}
     compiled = {inputs["token_ids"].shape for name, inputs in found if name == "predict_ids_xla"}
     assert compiled == {(n, t) for n in (1, 2, 4, 8, 16, 32, 64) for t in (16, 24)}
     assert sizes.pop("predict_ids_xla") and all(each == set(BATCH_SIZES) for each in sizes.values())
@@ -143,8 +143,8 @@ def test_a_server_without_batching_is_configured_for_explanations(served, tmp_pa
 
 def test_a_signature_is_loaded_by_name(served):
     predict = load_savedmodel(served, "predict_words")
-    answers = predict(words=[["old", "harbour"]], num_words=[2])
-    np.testing.assert_allclose(answers["probabilities"][0], expected([["old", "harbour"]])[:, :-2], atol=1e-5)
+    outputs = predict(words=[["old", "harbour"]], num_words=[2])
+    np.testing.assert_allclose(outputs["probabilities"][0], expected([["old", "harbour"]])[:, :-2], atol=1e-5)
 
 
 def test_commands_of_single_texts_reject_a_tagger_in_one_line(served, tmp_path):

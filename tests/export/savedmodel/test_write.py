@@ -32,7 +32,7 @@ from tests.export.conftest import BUNDLES
 
 FILES = {"models.config", "batching.config", "monitoring.config", "docker-compose.yml"}
 Field = descriptor_pb2.FieldDescriptorProto
-MOST_RECORDS = 1000  # More than that, and TensorFlow Serving refuses the model.
+MOST_RECORDS = 1000  # With more, TensorFlow Serving rejects the model.
 
 
 def message(name: str, fields: list[tuple]) -> Any:
@@ -94,7 +94,7 @@ def test_the_model_is_named_after_its_folder(tmp_path, folder, name):
     assert model_name(tmp_path / folder) == name
 
 
-def test_the_folder_dot_has_a_name(tmp_path, monkeypatch):
+def test_the_current_folder_gives_the_model_its_name(tmp_path, monkeypatch):
     (tmp_path / "news").mkdir()
     monkeypatch.chdir(tmp_path / "news")
     assert model_name(Path()) == "news"
@@ -143,7 +143,7 @@ def test_settings_files_are_written_once(tmp_path, capsys):
     folder = tmp_path / "news"
     write_savedmodel(one_label_bundle(), folder)
     assert {path.name for path in folder.iterdir()} == {"1", *FILES}
-    assert "kept" not in capsys.readouterr().err
+    assert "not changed" not in capsys.readouterr().err
     (folder / "models.config").write_text("# mine")
     (folder / "monitoring.config").unlink()
     write_savedmodel(one_label_bundle(), folder, xla=True)
@@ -206,18 +206,18 @@ def test_every_request_runs_in_its_signature(served, kind):
         # Compiling for every shape would take a minute.
         if name == "predict_ids_xla" and inputs["token_ids"].shape != (1, 16):
             continue
-        answer = loaded.signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
-        sizes = {len(values) for values in [*inputs.values(), *(v.numpy() for v in answer.values())]}
+        outputs = loaded.signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
+        sizes = {len(values) for values in [*inputs.values(), *(v.numpy() for v in outputs.values())]}
         assert len(sizes) == 1
         if "text" in inputs:
             assert set(inputs["text"]) <= set(texts)
             given = inputs["text"].tolist()
             if name == "embed":
                 expected = TextVectors(BUNDLES[kind]())(given)
-                np.testing.assert_allclose(answer["vectors"], expected, atol=1e-5)
+                np.testing.assert_allclose(outputs["vectors"], expected, atol=1e-5)
                 continue
             expected = BUNDLES[kind]().probabilities(given)
-            np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+            np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
 def test_there_are_several_batch_sizes_and_all_compiled_shapes(served):

@@ -53,7 +53,7 @@ def exported(tflite_files):
 
 @pytest.fixture
 def stored_content(exported, monkeypatch):
-    """Replaces the converter: gives the stored file to whoever converts `run_folder`."""
+    """Replaces the converter: every conversion of `run_folder` returns the stored file."""
     content = exported.read_bytes()
     monkeypatch.setattr(write, "convert", lambda *arguments: content)
     return content
@@ -157,7 +157,7 @@ def test_int8_computes_products_with_weights_in_integers():
 
 
 def test_int8_leaves_layers_with_a_wide_range_in_float(tmp_path, monkeypatch):
-    """As the second layer of a BERT's feed-forward network has them: one output far out, and the others decide."""
+    """As in the second feed-forward layer of BERT: one output has a large offset, and the others decide."""
     bundle = make_bundle(hidden_dim=32, intermediate_dim=64, norm="post", ngram_buckets=0)
     block, far = bundle.model.encoder.blocks[0], np.eye(32)[5]
     block.feed_forward.contract.bias.assign(600.0 * far)
@@ -194,15 +194,15 @@ def test_int8_of_a_pretrained_encoder_with_few_labels_is_rejected(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("quantize", "said"), [("dynamic", True), ("none", False)])
-def test_a_sample_of_training_texts_is_named(tmp_path, quantize, said):
+@pytest.mark.parametrize(("quantize", "is_logged"), [("dynamic", True), ("none", False)])
+def test_a_hint_is_logged_when_the_sample_has_training_texts(tmp_path, quantize, is_logged):
     bundle = make_bundle()
     bundle.details |= {CROSS_VALIDATED: True}
     bundle.save(tmp_path / "run")
     outcome = call(main, tmp_path / "run", tmp_path / "m.tflite", f"--quantize={quantize}")
     assert outcome.status == 0, outcome.err
     hint = "check the file with python -m export.verify RUN FILE --data TEST"
-    assert (hint in outcome.err) == said
+    assert (hint in outcome.err) == is_logged
 
 
 def test_large_weights_that_no_text_uses_do_not_change_8_bit_predictions(tmp_path):
@@ -262,7 +262,7 @@ def test_the_command_does_not_replace_files(run_folder, stored_content, tmp_path
     arguments = (main, run_folder, out, "--length=24")
     outcome = call(*arguments)
     assert (outcome.status, outcome.out) == (0, f"{out}\n")
-    # The same tokenizer may serve another format; another one must not be replaced unasked.
+    # The same tokenizer may serve another format; a different one must not be replaced without --overwrite.
     outcome = call(*arguments)
     assert outcome.status == 2 and f"{out}: expected a new place" in outcome.err
     out.unlink()

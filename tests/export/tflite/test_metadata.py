@@ -27,11 +27,11 @@ def test_files_are_appended_and_the_model_still_runs(content):
         assert {name: archive.read(name) for name in archive.namelist()} == FILES
         assert all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
     inputs = {name: np.ones((1, 16), np.int32) for name in ("token_ids", "padding_mask", "segment_ids")}
-    answers = [
+    predictions = [
         new_interpreter(model).get_signature_runner("serving_default")(**inputs)["probabilities"]
         for model in (content, described)
     ]
-    np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(*predictions)
     assert described == with_metadata(content, one_label_bundle(), FILES)
 
 
@@ -63,9 +63,9 @@ def test_the_metadata_names_tensors_in_the_models_order(content):
     ]
     bert = {"token_ids": "ids", "padding_mask": "mask", "segment_ids": "segment_ids"}
     assert [tensor.string(0) for tensor in graph.tables(2)] == [bert[name] for name in order]
-    (answer,) = graph.tables(3)
-    (labels,) = answer.tables(6)
-    assert (answer.string(0), labels.string(0), labels.byte(2)) == ("probabilities", "labels.txt", 2)
+    (output,) = graph.tables(3)
+    (labels,) = output.tables(6)
+    assert (output.string(0), labels.string(0), labels.byte(2)) == ("probabilities", "labels.txt", 2)
     (unit,) = graph.tables(5)
     (vocabulary,) = unit.table(1).tables(0)
     assert (unit.byte(0), vocabulary.string(0), vocabulary.byte(2)) == (4, "vocab.txt", 5)

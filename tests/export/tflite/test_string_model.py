@@ -15,18 +15,18 @@ SHORT = [text for text in EDGE_CASES if len(text) < 100]
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
 def test_strings_are_predicted_as_by_the_run(tokenization: Tokenization):
     bundle = make_bundle(tokenization=tokenization)
-    answer = load_text_tflite(convert_text(bundle, bundle.preprocessor.max_length, "none"))
+    predict = load_text_tflite(convert_text(bundle, bundle.preprocessor.max_length, "none"))
     texts = [*TEXTS, *SHORT]
-    np.testing.assert_allclose(answer(texts), bundle.probabilities(texts), atol=1e-5)
+    np.testing.assert_allclose(predict(texts), bundle.probabilities(texts), atol=1e-5)
 
 
 def test_long_texts_are_truncated_between_the_special_tokens():
     bundle = one_label_bundle()
-    answer = load_text_tflite(convert_text(bundle, 8, "none"))
+    predict = load_text_tflite(convert_text(bundle, 8, "none"))
     text = "old bread " * 30
     ids = bundle.preprocessor.add_special_tokens(bundle.preprocessor.tokenize([text])).to_tensor().numpy()
-    cut = np.concatenate([ids[:, :7], ids[:, -1:]], axis=1)
-    np.testing.assert_allclose(answer([text]), bundle.probabilities_of_ids(cut), atol=1e-5)
+    truncated = np.concatenate([ids[:, :7], ids[:, -1:]], axis=1)
+    np.testing.assert_allclose(predict([text]), bundle.probabilities_of_ids(truncated), atol=1e-5)
 
 
 @pytest.mark.second
@@ -35,8 +35,8 @@ def test_the_command_writes_the_string_model_next_to_the_model(tmp_path):
     one_label_bundle().save(run)
     outcome = call(main, run, out, "--with-tokenizer", "--quantize", "dynamic")
     assert (outcome.status, outcome.out) == (0, f"{out}\n"), outcome.err
-    answers = load_text_tflite((tmp_path / "news.text.tflite").read_bytes())(TEXTS)
-    np.testing.assert_allclose(answers, one_label_bundle().probabilities(TEXTS), atol=0.1)
+    predictions = load_text_tflite((tmp_path / "news.text.tflite").read_bytes())(TEXTS)
+    np.testing.assert_allclose(predictions, one_label_bundle().probabilities(TEXTS), atol=0.1)
     before = sorted(path.name for path in tmp_path.iterdir())
     refused = call(main, run, tmp_path / "other.tflite", "--with-tokenizer", "--quantize", "int8")
     assert refused.status == 2 and "got int8" in refused.err

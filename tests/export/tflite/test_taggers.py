@@ -51,9 +51,9 @@ def runner_of(path, name="serving_default"):
 
 @every_kind
 def test_sentences_are_predicted_as_by_the_run(files, kind):
-    answer = load_tflite(files[kind])
-    check_nearly(answer(ROWS), predictions_of(kind))
-    assert answer([]).shape == answer([[]]).shape == (0, len(tagger_bundle(kind).labels) + 2)
+    predict = load_tflite(files[kind])
+    check_nearly(predict(ROWS), predictions_of(kind))
+    assert predict([]).shape == predict([[]]).shape == (0, len(tagger_bundle(kind).labels) + 2)
     check_ops(files[kind].read_bytes())
 
 
@@ -117,7 +117,7 @@ def test_a_short_length_reads_shorter_windows(tmp_path):
     pairs = zip(features["token_ids"], features["padding_mask"], strict=True)
     expected = [ids[: mask.sum()].tolist() for ids, mask in pairs]
     assert windows == expected and len(windows) > 10
-    # The scores of its windows laid end to end.
+    # The concatenated scores of its windows.
     scores = bundle.model(features, training=False).numpy()
     counts = features["word_mask"].sum(axis=1)
     flat = np.concatenate([each[:count] for each, count in zip(scores, counts, strict=True)])
@@ -154,7 +154,7 @@ def test_quantized_files_predict_nearly_the_same_and_decode_exactly(quantize, to
     check_decoding(path, lambda inputs: runner_of(path)(**inputs), 1e-5 if quantize == "dynamic" else 1e-3)
 
 
-def test_a_file_without_tensorflow(files):
+def test_a_file_runs_without_tensorflow(files):
     printed = run_script(DEVICE, files["spelt"])
     expected = predictions_for(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
     check_nearly(np.array(json.loads(printed), np.float32), expected)

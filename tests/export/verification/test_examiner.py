@@ -63,16 +63,20 @@ def test_rounding_and_truncation_are_parts_of_the_change(bundle, rows, artifact,
     monkeypatch.setattr(Rows, "metric", lambda self, labels, found, decision: float(found[0, 0]))
     examiner = Examiner(bundle, rows)
     report = examiner.report(artifact)
-    run, cut, found = expected.predictions[0, 0], truncated[0, 0], truncated[0, -1]
-    assert run != cut != found
+    run, truncated_score, found = expected.predictions[0, 0], truncated[0, 0], truncated[0, -1]
+    assert run != truncated_score != found
     parts = {
-        "accuracy_truncation": cut - run,
-        "accuracy_rounding": found - cut,
+        "accuracy_truncation": truncated_score - run,
+        "accuracy_rounding": found - truncated_score,
         "accuracy_change": found - run,
     }
     assert {name: report[name] for name in parts} == pytest.approx(parts)
     header, _, line, *_ = table([report], examiner.metric)
-    assert "rounding  truncation" in header and f"{cut - run:+.4f}" in line and f"{found - cut:+.4f}" in line
+    assert (
+        "rounding  truncation" in header
+        and f"{truncated_score - run:+.4f}" in line
+        and f"{found - truncated_score:+.4f}" in line
+    )
 
 
 def test_other_label_names_fail(bundle, rows, artifact, monkeypatch):
@@ -94,10 +98,10 @@ def test_wrong_shapes_and_crashes_are_reported_as_failures(bundle, rows, artifac
     crashed = examiner.report(artifact)
     short = Predictions(np.zeros((2, 3), np.float32), None, FACTS)
     monkeypatch.setattr(examiner_module, "predict_isolated", lambda *_: short)
-    cut = examiner.report(artifact)
-    assert not crashed["passed"] and not cut["passed"]
-    assert "got [2, 3]" in cut["failures"][0]
-    lines = table([crashed, cut], examiner.metric)
+    incomplete = examiner.report(artifact)
+    assert not crashed["passed"] and not incomplete["passed"]
+    assert "got [2, 3]" in incomplete["failures"][0]
+    lines = table([crashed, incomplete], examiner.metric)
     assert sum(line.endswith("FAIL") for line in lines) == 2
     assert f"{artifact.path}: its process ended with status -11, saying: nothing" in lines
     assert f"{examiner.metric:.4f}" in lines[1]

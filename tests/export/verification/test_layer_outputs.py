@@ -38,9 +38,9 @@ def test_truncated_sequences_keep_the_end_token():
     assert list(found) == ["token_ids", "padding_mask"]
     for name, value in found.items():
         np.testing.assert_array_equal(value, features[name])
-    cut = [row[0] for row in sequences(bundle, texts, 6)]
-    assert max(map(len, cut)) == 6
-    for short, (whole,) in zip(cut, ids, strict=True):
+    truncated = [row[0] for row in sequences(bundle, texts, 6)]
+    assert max(map(len, truncated)) == 6
+    for short, (whole,) in zip(truncated, ids, strict=True):
         assert short == whole if len(whole) <= 6 else [*whole[:5], whole[-1]]
 
 
@@ -99,7 +99,7 @@ def test_the_layers_are_those_that_the_matcher_computes(kind):
     layers = layer_outputs(bundle, features)
     assert list(layers) == [*names, "logits", "probabilities"]
     np.testing.assert_allclose(layers["probabilities"], bundle.probabilities(ROWS), atol=1e-5, rtol=1e-5)
-    # What the parts lead to, chained here one by one, is what the model makes of the pair.
+    # The parts, chained here one by one, give the same values as the model.
     _, weights = bundle.model(features, return_attention_weights=True, training=False)
     chained = {
         "cross": ("attention_b_to_a", "b round_1 attention weights"),

@@ -28,11 +28,11 @@ BYTES = [
 
 
 def rows_file(bundle, path: Path, columns=("text_a", "text_b", "label")) -> Path:
-    """Rows labelled by the bundle itself, the last one wrongly where labels are names."""
+    """Writes rows labeled by the bundle itself, the last one wrongly where labels are names."""
     if bundle.model.target == "graded":
         labels = [str(score) for score in bundle.probabilities(ROWS)[:, 0]]
     else:
-        labels = [str(int(answer["match"])) for answer in bundle.predict(ROWS)]
+        labels = [str(int(prediction["match"])) for prediction in bundle.predict(ROWS)]
         labels[-1] = str(1 - int(labels[-1]))
     return write_csv(path, [(*pair, label) for pair, label in zip(ROWS, labels, strict=True)], columns)
 
@@ -93,7 +93,7 @@ def test_a_correct_export_passes(tmp_path):
         assert report["label_agreement"] == 1 and report["set_agreement"] is None
         assert report["accuracy_rounding"] == 0
     assert f"{len(ROWS)} rows of {data} and {report['edge_case_rows']} edge-case pairs" in outcome.err
-    # The file of 16 tokens a text cuts some that the run reads whole.
+    # The file of 16 tokens a text truncates some that the run reads whole.
     assert reports["tflite"]["lengths"] == [16] and reports["tflite"]["rows_longer"] > 5
     assert reports["tflite"]["rows_with_other_ids"] == reports["onnx"]["rows_with_other_ids"] == 0
 

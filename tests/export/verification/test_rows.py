@@ -26,9 +26,9 @@ def test_edge_cases_match_their_descriptions(tokenization):
 def test_the_longest_text_has_exactly_the_longest_length(tokenization):
     bundle = make_bundle(tokenization=tokenization)
     text = edge_case_texts(bundle.preprocessor)["longest length"]
-    (uncut,) = bundle.preprocessor.tokenize([text]).to_list()
-    assert len(uncut) == bundle.preprocessor.max_length - 2
-    assert bundle.preprocessor.unknown_id not in uncut
+    (tokens,) = bundle.preprocessor.tokenize([text]).to_list()
+    assert len(tokens) == bundle.preprocessor.max_length - 2
+    assert bundle.preprocessor.unknown_id not in tokens
 
 
 def test_pairs_have_every_edge_case_on_each_side_and_on_both():
@@ -38,9 +38,9 @@ def test_pairs_have_every_edge_case_on_each_side_and_on_both():
     plain = rows["char, a plain text on both sides"][0]
     assert rows["char, NUL as A"] == (b"\0", plain) and rows["char, NUL as B"] == (plain, b"\0")
     assert rows["char, NUL on both sides"] == (b"\0", b"\0")
-    stands = {text for pair in rows.values() for text in pair}
+    found = {text for pair in rows.values() for text in pair}
     for part in bundle.preprocessor.parts:
-        assert stands >= set(edge_case_texts(part).values())
+        assert found >= set(edge_case_texts(part).values())
     # Edge cases of both tokenizers occur once.
     assert len(rows) == len(set(rows.values())) and "word, NUL as A" not in rows
     assert "word, longest length as A" in rows

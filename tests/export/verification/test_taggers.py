@@ -29,19 +29,19 @@ FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels"
 
 def rows_file(bundle, path: Path) -> Path:
     """Sentences tagged by the bundle itself, the last word wrongly."""
-    answers = bundle.predict([sentence.split() for sentence in SENTENCES])
-    last = answers[-1]["tags"]
+    predictions = bundle.predict([sentence.split() for sentence in SENTENCES])
+    last = predictions[-1]["tags"]
     last[-1] = next(label for label in bundle.labels if label != last[-1] and label[0] not in "IEM")
     blocks = [
         "".join(f"{word}\t{tag}\n" for word, tag in zip(each["words"], each["tags"], strict=True))
-        for each in answers
+        for each in predictions
     ]
     path.write_text("\n".join(blocks), "utf-8")
     return path
 
 
 def some_edge_case_sentences(bundle) -> dict:
-    """Enough of them where it is not about the sentences."""
+    """Returns a few of them, for tests that do not depend on the sentences."""
     names = ("no words", "words without tokens", "NUL, as a word among others", "23 words of one token")
     edge_case = edge_case_sentences(bundle)
     return {
@@ -51,7 +51,7 @@ def some_edge_case_sentences(bundle) -> dict:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Of the spelt tagger."""
+    """Rows of the spelt tagger."""
     folder = tmp_path_factory.mktemp("rows")
     path = rows_file(tagger_bundle(), folder / "rows.conll")
     with pytest.MonkeyPatch.context() as patch:
@@ -83,15 +83,15 @@ def test_edge_case_sentences_match_their_descriptions(kind):
     assert max(map(len, words)) == MAX_WORDS
 
 
-def predictions_for(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Predictions:
-    answers = expected.predictions.copy()
-    change(answers)
-    return Predictions(answers, None, {**FACTS, **facts})
+def predictions_for(expected: ExpectedSentences, change=lambda predictions: None, **facts) -> Predictions:
+    predictions = expected.predictions.copy()
+    change(predictions)
+    return Predictions(predictions, None, {**FACTS, **facts})
 
 
-def asked(monkeypatch, expected: ExpectedSentences, answers: Predictions, tmp_path: Path) -> dict:
+def examine(monkeypatch, expected: ExpectedSentences, predictions: Predictions, tmp_path: Path) -> dict:
     monkeypatch.setattr(examiner_module, "ExpectedSentences", lambda *_: expected)
-    monkeypatch.setattr(examiner_module, "predict_isolated", lambda *_: answers)
+    monkeypatch.setattr(examiner_module, "predict_isolated", lambda *_: predictions)
     monkeypatch.setattr(
         examiner_module, "layer_errors_isolated", lambda artifact, texts, layers: dict.fromkeys(layers, 0.0)
     )
@@ -100,21 +100,21 @@ def asked(monkeypatch, expected: ExpectedSentences, answers: Predictions, tmp_pa
 
 
 def test_predictions_of_the_run_itself_pass(monkeypatch, expected, tmp_path):
-    report = asked(
+    report = examine(
         monkeypatch, expected, predictions_for(expected, labels=list(tagger_bundle().labels)), tmp_path
     )
     assert report["passed"] and report["max_difference"] == 0 and report["sentences_with_other_paths"] == 0
     assert report["span_f1_change"] == 0 and 0.5 < report["span_f1"] < 1
 
 
-def other_tag(answers: np.ndarray) -> None:
+def other_tag(predictions: np.ndarray) -> None:
     """The first word is tagged in another way, which the scheme allows; its probabilities stay."""
     labels = tagger_bundle().labels
-    answers[0, -1] = labels.index("B-LOC" if labels[int(answers[0, -1])] != "B-LOC" else "B-PER")
+    predictions[0, -1] = labels.index("B-LOC" if labels[int(predictions[0, -1])] != "B-LOC" else "B-PER")
 
 
 def test_another_path_fails_though_all_probabilities_are_the_same(monkeypatch, expected, tmp_path):
-    report = asked(monkeypatch, expected, predictions_for(expected, other_tag), tmp_path)
+    report = examine(monkeypatch, expected, predictions_for(expected, other_tag), tmp_path)
     assert report["max_difference"] == 0 and report["sentences_with_other_paths"] == 1
     assert report["failures"] == ["expected the best tags, got tags with a lower score for 1 sentences"]
     assert report["label_agreement"] < 1
@@ -162,7 +162,7 @@ def test_shorter_windows_are_compared_with_shorter_windows_of_the_run(monkeypatc
     truncated, longer = expected.truncated_predictions(16)
     assert longer.any() and not longer.all() and expected.truncated_predictions(24)[0] is expected.predictions
     assert truncated.shape == expected.predictions.shape and (truncated != expected.predictions).any()
-    report = asked(
+    report = examine(
         monkeypatch, expected, Predictions(truncated, None, {**FACTS, "lengths": [8, 16]}), tmp_path
     )
     assert report["passed"] and report["rows_longer"] == longer.sum()

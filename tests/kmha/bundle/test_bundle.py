@@ -48,7 +48,7 @@ def bundle(request):
 # Saving and loading.
 
 
-def test_a_loaded_bundle_gives_the_same_answers(tmp_path, bundle):
+def test_a_loaded_bundle_gives_the_same_predictions(tmp_path, bundle):
     bundle.details["data"] = {"train": "ü"}
     bundle.save(tmp_path)
     loaded = Bundle.load(str(tmp_path))
@@ -61,7 +61,7 @@ def test_a_loaded_bundle_gives_the_same_answers(tmp_path, bundle):
     assert loaded.preprocessor.get_config() == bundle.preprocessor.get_config()
 
 
-def test_saving_what_was_loaded_changes_nothing_but_the_archive(saved, tmp_path):
+def test_saving_a_loaded_bundle_changes_only_the_archive(saved, tmp_path):
     before = json.loads((saved / "bundle.json").read_text("utf-8"))
     Bundle.load(saved).save(tmp_path / "again")
     after = json.loads((tmp_path / "again" / "bundle.json").read_text("utf-8"))
@@ -87,7 +87,7 @@ def test_every_tokenization_is_saved(tmp_path, tokenization):
     np.testing.assert_array_equal(Bundle.load(tmp_path).probabilities(TEXTS), made.probabilities(TEXTS))
 
 
-def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved):
+def test_a_new_process_without_the_training_code_gives_the_same_predictions(saved):
     texts = [
         text.decode("utf-8", "replace") for text in (*EDGE_CASES[:13], *(text.encode() for text in TEXTS))
     ]
@@ -110,11 +110,11 @@ def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved)
 
 def test_predictions_of_one_label():
     made = one_label_bundle()
-    for row, answer in zip(made.probabilities(TEXTS), made.predict(TEXTS), strict=True):
+    for row, prediction in zip(made.probabilities(TEXTS), made.predict(TEXTS), strict=True):
         assert row.dtype == np.float32 and row.sum() == pytest.approx(1, abs=1e-6)
-        assert list(answer) == ["label", "probability", "probabilities"]
-        assert answer["label"] == ONE[row.argmax()] and answer["probability"] == row.max()
-        assert answer["probabilities"] == dict(zip(ONE, row.tolist(), strict=True))
+        assert list(prediction) == ["label", "probability", "probabilities"]
+        assert prediction["label"] == ONE[row.argmax()] and prediction["probability"] == row.max()
+        assert prediction["probabilities"] == dict(zip(ONE, row.tolist(), strict=True))
     assert json.loads(json.dumps(made.predict(TEXTS))) == made.predict(TEXTS)
 
 
@@ -125,26 +125,26 @@ def test_predicted_labels_reach_their_threshold():
     above = [float(np.nextafter(p, np.float32(2))) for p in row]
     thresholds = [exact[0], above[1], exact[2], above[3]]
     # From the same probabilities: another trace of the model may differ in the last bit.
-    given = Bundle(made.model, made.preprocessor, made.labels, thresholds).prediction_from(row)
-    assert list(given) == ["labels", "probabilities"]
-    assert set(given["labels"]) == {SEVERAL[0], SEVERAL[2]}
-    chosen = [given["probabilities"][label] for label in given["labels"]]
+    prediction = Bundle(made.model, made.preprocessor, made.labels, thresholds).prediction_from(row)
+    assert list(prediction) == ["labels", "probabilities"]
+    assert set(prediction["labels"]) == {SEVERAL[0], SEVERAL[2]}
+    chosen = [prediction["probabilities"][label] for label in prediction["labels"]]
     assert chosen == sorted(chosen, reverse=True)
 
 
 def test_a_threshold_is_compared_as_float32():
     made = several_label_bundle()
-    answer = Bundle(made.model, made.preprocessor, made.labels, [0.1] * 4).prediction_from(
+    prediction = Bundle(made.model, made.preprocessor, made.labels, [0.1] * 4).prediction_from(
         np.full(4, 0.1, np.float32)
     )
-    assert answer["labels"] == list(SEVERAL)
+    assert prediction["labels"] == list(SEVERAL)
 
 
 def test_several_labels_have_default_thresholds_of_one_half(tmp_path):
     made = make_bundle(SEVERAL, multi_label=True)
     made.save(tmp_path)
-    for answer in (*made.predict(TEXTS), *Bundle.load(tmp_path).predict(TEXTS)):
-        assert set(answer["labels"]) == {k for k, p in answer["probabilities"].items() if p >= 0.5}
+    for prediction in (*made.predict(TEXTS), *Bundle.load(tmp_path).predict(TEXTS)):
+        assert set(prediction["labels"]) == {k for k, p in prediction["probabilities"].items() if p >= 0.5}
 
 
 def test_no_texts_have_no_predictions(bundle):
@@ -153,7 +153,7 @@ def test_no_texts_have_no_predictions(bundle):
     assert list(bundle.predict_stream(iter([]))) == []
 
 
-def test_the_order_of_texts_of_mixed_lengths_is_kept(bundle, monkeypatch):
+def test_the_order_of_texts_of_mixed_lengths_is_retained(bundle, monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 64)
     generator = np.random.default_rng(3)
     words = " ".join(TEXTS).split()
@@ -194,11 +194,13 @@ def test_a_stream_is_predicted_in_order_and_read_lazily(monkeypatch):
             yield TEXTS[index % len(TEXTS)]
 
     made = one_label_bundle()
-    answers = made.predict_stream(stream())
-    first = next(answers)
+    predictions = made.predict_stream(stream())
+    first = next(predictions)
     assert read == [0, 1, 2, 3]
-    labels = [answer["label"] for answer in [first, *answers]]
-    assert labels == [answer["label"] for answer in made.predict([TEXTS[i % len(TEXTS)] for i in range(10)])]
+    labels = [prediction["label"] for prediction in [first, *predictions]]
+    assert labels == [
+        prediction["label"] for prediction in made.predict([TEXTS[i % len(TEXTS)] for i in range(10)])
+    ]
 
 
 # Token ids.
@@ -286,8 +288,8 @@ def test_a_forked_child_is_an_error_and_does_not_wait_forever(tmp_path):
         assert "got a fork of process" in line and 'multiprocessing.get_context("spawn")' in line
 
 
-def test_no_texts_are_one_clear_error():
+def test_invalid_lists_of_texts_raise_one_clear_error():
     for bundle in (one_label_bundle(), masked_bundle(), tagger_bundle()):
-        for texts, given in ((None, "NoneType"), (5, "int"), ("ab", "one string"), (iter("ab"), "str_")):
-            with pytest.raises(InputError, match=f"texts must be a list of strings, got {given}"):
+        for texts, got in ((None, "NoneType"), (5, "int"), ("ab", "one string"), (iter("ab"), "str_")):
+            with pytest.raises(InputError, match=f"texts must be a list of strings, got {got}"):
                 bundle.predict(texts)  # pyright: ignore

@@ -38,7 +38,7 @@ def test_a_missing_file_is_named(saved, name):
 
 
 @pytest.mark.parametrize("content", [b"no JSON", b"[1]", b"\xff"])
-def test_a_sample_of_something_else_is_rejected(saved, content):
+def test_an_invalid_sample_is_rejected(saved, content):
     put(saved, "sample.jsonl", content)
     assert f"{saved / 'sample.jsonl'}: expected a JSON string a line" in refused(saved)
 

@@ -99,7 +99,7 @@ def test_a_long_invalid_value_is_truncated_in_the_message(folder):
     assert len(str(error.value)) < 300
 
 
-def test_it_is_read_without_tensorflow():
+def test_the_manifest_module_imports_no_tensorflow():
     program = (
         "import kmha.bundle.manifest, sys; assert not {'keras', 'tensorflow', 'numpy'} & set(sys.modules)"
     )

@@ -1,4 +1,4 @@
-"""Bundles of matchers: saved and loaded, asked, and refused."""
+"""Bundles of matchers: saving and loading, predictions, and rejected input."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def saved(two_vocabularies, tmp_path):
 
 
 @pytest.mark.second
-def test_a_loaded_bundle_gives_the_same_answers(two_vocabularies):
+def test_a_loaded_bundle_gives_the_same_predictions(two_vocabularies):
     bundle, folder = two_vocabularies
     loaded = Bundle.load(str(folder))
     pairs = [*PAIRS, *zip(EDGE_CASES, reversed(EDGE_CASES), strict=True)]
@@ -47,7 +47,7 @@ def test_a_loaded_bundle_gives_the_same_answers(two_vocabularies):
     assert not loaded.multi_label
 
 
-def test_each_granularity_has_a_vocabulary_of_its_own(two_vocabularies):
+def test_each_granularity_has_a_separate_vocabulary(two_vocabularies):
     bundle, folder = two_vocabularies
     assert {path.name for path in folder.iterdir()} == {
         "bundle.json", "model.keras", "sample.jsonl", "vocab.txt", "vocab.wordpiece.txt"
@@ -74,24 +74,27 @@ def test_other_pairs_in_the_batch_never_change_a_prediction(two_vocabularies, mo
     assert together.std() > 1e-3
 
 
-def test_the_threshold_decides_what_matches():
+def test_pairs_match_from_the_threshold_on():
     scores = pair_bundle().probabilities(PAIRS)[:, 0]
-    cut = float(np.sort(scores)[3])
-    answers = dataclasses.replace(pair_bundle(), thresholds=[cut]).predict(PAIRS)
-    assert [answer["score"] for answer in answers] == pytest.approx(scores.tolist())
+    threshold = float(np.sort(scores)[3])
+    predictions = dataclasses.replace(pair_bundle(), thresholds=[threshold]).predict(PAIRS)
+    assert [prediction["score"] for prediction in predictions] == pytest.approx(scores.tolist())
     # A score equal to the threshold is a match; both are compared in float32.
-    assert [answer["match"] for answer in answers] == (scores >= np.float32(cut)).tolist()
-    assert sum(answer["match"] for answer in answers) == len(PAIRS) - 3
+    assert [prediction["match"] for prediction in predictions] == (scores >= np.float32(threshold)).tolist()
+    assert sum(prediction["match"] for prediction in predictions) == len(PAIRS) - 3
     assert pair_bundle().thresholds == [0.5]
 
 
-def test_graded_pairs_have_a_score_alone():
+def test_predictions_of_graded_pairs_have_only_a_score():
     bundle = make_pair_bundle(target="graded")
     assert bundle.thresholds is None
-    answers = bundle.predict(PAIRS)
-    assert all(set(answer) == {"score"} for answer in answers)
+    predictions = bundle.predict(PAIRS)
+    assert all(set(prediction) == {"score"} for prediction in predictions)
     # Graded scores are not limited to [0, 1].
-    assert min(answer["score"] for answer in answers) < 0 or max(answer["score"] for answer in answers) > 1
+    assert (
+        min(prediction["score"] for prediction in predictions) < 0
+        or max(prediction["score"] for prediction in predictions) > 1
+    )
     with pytest.raises(
         InputError, match="thresholds belong to a model of several labels, got one of a graded"
     ):
@@ -102,9 +105,9 @@ def test_pairs_with_classes_have_label_predictions():
     bundle = make_pair_bundle(labels=["no", "yes", "maybe"], target="classes")
     probabilities = bundle.probabilities(PAIRS)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-    answer = bundle.predict(PAIRS)[0]
-    assert set(answer) == {"label", "probability", "probabilities"}
-    assert answer["label"] == ["no", "yes", "maybe"][probabilities[0].argmax()]
+    prediction = bundle.predict(PAIRS)[0]
+    assert set(prediction) == {"label", "probability", "probabilities"}
+    assert prediction["label"] == ["no", "yes", "maybe"][probabilities[0].argmax()]
     with pytest.raises(InputError, match="thresholds belong to a model of several labels"):
         dataclasses.replace(bundle, thresholds=[0.5] * 3)
     with pytest.raises(InputError, match="expected as many labels as the model with 3 outputs"):
@@ -143,12 +146,12 @@ def test_rows_before_a_rejected_row_have_predictions(monkeypatch):
 
     for chunk in (2, 3, 100):
         monkeypatch.setattr(module, "CHUNK_ROWS", chunk)
-        answers = pair_bundle().predict_stream(rows(4))
-        assert [next(answers)["score"] for _ in range(4)] == pytest.approx(
+        predictions = pair_bundle().predict_stream(rows(4))
+        assert [next(predictions)["score"] for _ in range(4)] == pytest.approx(
             pair_bundle().probabilities(PAIRS[:4])[:, 0].tolist(), abs=1e-5
         )
         with pytest.raises(InputError, match="no pair"):
-            next(answers)
+            next(predictions)
 
 
 # Features by name.

@@ -24,8 +24,8 @@ def reference(text: str) -> np.ndarray:
 
 def test_the_most_probable_tokens_are_those_of_the_model():
     bundle, text = masked_bundle(), "the old [MASK] at seven"
-    (answer,) = bundle.predict([text])
-    (mask,) = answer["masks"]
+    (prediction,) = bundle.predict([text])
+    (mask,) = prediction["masks"]
     expected = reference(text)
     tokens = bundle.preprocessor.vocabulary.tokens
     ranked = [tokens[i] for i in np.argsort(-expected, kind="stable") if i < len(tokens)]
@@ -39,12 +39,12 @@ def test_texts_of_a_batch_are_independent(monkeypatch):
     filler = masked_bundle().filler
     texts = ["[MASK]", "no mask", "old [MASK] and [MASK] bread", "bread " * 60 + "[MASK] seven", "a [MASK]"]
     together = filler.predict(texts, 3)
-    assert [len(answer["masks"]) for answer in together] == [1, 0, 2, 1, 1]
+    assert [len(prediction["masks"]) for prediction in together] == [1, 0, 2, 1, 1]
     assert together[1] == {"masks": [], "note": "no [MASK] in this text"}
     monkeypatch.setattr(filling, "BATCH_TOKENS", 1)
-    for text, answer in zip(texts, together, strict=True):
+    for text, prediction in zip(texts, together, strict=True):
         (alone,) = filler.predict([text], 3)
-        for one, other in zip(alone["masks"], answer["masks"], strict=True):
+        for one, other in zip(alone["masks"], prediction["masks"], strict=True):
             assert list(one["probabilities"]) == list(other["probabilities"])
             assert list(one["probabilities"].values()) == pytest.approx(
                 list(other["probabilities"].values()), abs=1e-5
@@ -52,26 +52,26 @@ def test_texts_of_a_batch_are_independent(monkeypatch):
 
 
 def test_every_mask_of_a_long_text_has_a_prediction():
-    room = masked_bundle().preprocessor.max_length - 2
-    text = " ".join(["[MASK]"] * (2 * room + 3))
-    (answer,) = masked_bundle().filler.predict([text], 1)
-    assert len(answer["masks"]) == 2 * room + 3
+    capacity = masked_bundle().preprocessor.max_length - 2
+    text = " ".join(["[MASK]"] * (2 * capacity + 3))
+    (prediction,) = masked_bundle().filler.predict([text], 1)
+    assert len(prediction["masks"]) == 2 * capacity + 3
 
 
 def test_any_typed_text_is_tokenized():
     texts = [text[:2000] + b"[MASK]" + text[-2000:] for text in EDGE_CASES]
-    for answer in masked_bundle().filler.predict(texts, 2):
-        (mask,) = answer["masks"]
+    for prediction in masked_bundle().filler.predict(texts, 2):
+        (mask,) = prediction["masks"]
         assert len(mask["probabilities"]) == 2
         assert not set(mask["probabilities"]) & set(SPECIAL_TOKENS)
 
 
 def test_all_tokens_can_be_shown():
-    (answer,) = masked_bundle().filler.predict(["[MASK]"], 0)
+    (prediction,) = masked_bundle().filler.predict(["[MASK]"], 0)
     tokens = masked_bundle().preprocessor.vocabulary.tokens
-    assert set(answer["masks"][0]["probabilities"]) == set(tokens) - set(SPECIAL_TOKENS)
-    (answer,) = masked_bundle().filler.predict(["[MASK]"], 10**6)
-    assert len(answer["masks"][0]["probabilities"]) == len(tokens) - len(SPECIAL_TOKENS)
+    assert set(prediction["masks"][0]["probabilities"]) == set(tokens) - set(SPECIAL_TOKENS)
+    (prediction,) = masked_bundle().filler.predict(["[MASK]"], 10**6)
+    assert len(prediction["masks"][0]["probabilities"]) == len(tokens) - len(SPECIAL_TOKENS)
 
 
 def test_a_saved_bundle_is_loaded(tmp_path):
@@ -87,7 +87,7 @@ def test_invalid_texts_are_rejected(texts):
         masked_bundle().predict(texts)
 
 
-def test_it_gives_no_probabilities_of_labels():
+def test_probabilities_of_labels_are_rejected():
     with pytest.raises(InputError, match="expected a classifier or a matcher, got a masked language model"):
         masked_bundle().probabilities(["a"])
 

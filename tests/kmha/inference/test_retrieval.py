@@ -1,4 +1,4 @@
-"""Vectors of texts: each model's own, of length 1, and of the text alone."""
+"""Vectors of texts: from each model, of length 1, and independent of other texts."""
 
 import functools
 
@@ -57,7 +57,7 @@ def unit(pooled: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_classifier_vector_is_the_input_of_its_head(norm, pooling):
-    """Pooled and normalised by hand, from what leaves the encoder."""
+    """Pooled and normalized in NumPy, from the outputs of the encoder."""
     bundle = make_bundle(norm=norm)
     bundle.model.pooling.mode = pooling
     found = TextVectors(bundle)(TEXTS)
@@ -67,20 +67,20 @@ def test_a_classifier_vector_is_the_input_of_its_head(norm, pooling):
         pooled = {"cls": states[0], "mean": states.mean(axis=0), "max": states.max(axis=0)}[pooling]
         if norm == "pre":
             layer = bundle.model.pooled_norm
-            centred = (pooled - pooled.mean()) / np.sqrt(pooled.var() + layer.epsilon)
-            pooled = centred * layer.gamma.numpy() + layer.beta.numpy()
+            centered = (pooled - pooled.mean()) / np.sqrt(pooled.var() + layer.epsilon)
+            pooled = centered * layer.gamma.numpy() + layer.beta.numpy()
         np.testing.assert_allclose(found[row], unit(pooled), atol=1e-5)
         logits = pooled @ bundle.model.head.kernel.numpy() + bundle.model.head.bias.numpy()
         np.testing.assert_allclose(logits, bundle.model(features).numpy()[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", TAGGERS)
-def test_a_taggers_vector_is_the_mean_of_its_tokens(kind):
+def test_a_tagger_vector_is_the_mean_of_its_tokens(kind):
     bundle = tagger_bundle(kind)
     preprocessor, read = bundle.preprocessor, TextVectors(bundle)
     for text in SENTENCES[:3]:
-        cut = preprocessor.encode(preprocessor.words(tf.constant([text])).words)
-        features = preprocessor.pad(cut)
+        encoded = preprocessor.encode(preprocessor.words(tf.constant([text])).words)
+        features = preprocessor.pad(encoded)
         states = bundle.model.encode_tokens(features).numpy()[0][features["padding_mask"].numpy()[0] > 0]
         np.testing.assert_allclose(read([text])[0], unit(states.mean(axis=0)), atol=1e-5)
 
@@ -152,7 +152,7 @@ def test_rows_without_a_token_give_finite_vectors():
 
 
 @pytest.mark.parametrize("make", [several_label_bundle, cross_bundle, tagger_bundle])
-def test_something_else_than_texts_is_rejected(make):
+def test_input_other_than_texts_is_rejected(make):
     read = TextVectors(make())
     for wrong in ([None], ["a", 3]):
         with pytest.raises(InputError, match="texts must be strings, got"):
@@ -192,12 +192,12 @@ def test_a_ranking_is_the_candidates_by_their_scores():
 
 
 @pytest.mark.parametrize("form", ["cross", "bi", "joint"])
-def test_without_candidates_nothing_is_ranked(form):
+def test_without_candidates_the_ranking_is_empty(form):
     assert Ranker(make_pair_bundle(form=form), []).rank("bread") == []
 
 
 @pytest.mark.parametrize("form", ["cross", "bi", "joint"])
-def test_equal_candidates_have_equal_scores_in_the_order_given(form):
+def test_equal_candidates_have_equal_scores_in_input_order(form):
     # In a batch of thirty, equal rows may differ in the last bit.
     ranker = Ranker(make_pair_bundle(form=form), ["bread", "old", *["bread"] * 30])
     ranked = ranker.rank("new bread")
@@ -214,14 +214,14 @@ def test_candidates_are_ranked_in_many_batches_as_in_one(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("bundle", "given"),
+    ("bundle", "got"),
     [
         (one_label_bundle, "a classifier"),
         (lambda: make_pair_bundle(labels=["a", "b"], target="classes"), "a matcher of classes"),
     ],
 )
-def test_a_model_without_a_score_cannot_rank(bundle, given):
-    with pytest.raises(InputError, match=f"ranking: expected a matcher that gives scores, got {given}"):
+def test_a_model_without_a_score_cannot_rank(bundle, got):
+    with pytest.raises(InputError, match=f"ranking: expected a matcher that gives scores, got {got}"):
         Ranker(bundle(), ["a"])
 
 

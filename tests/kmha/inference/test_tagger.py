@@ -1,4 +1,4 @@
-"""Sentences of any length are tagged as a whole, and alone as in any batch."""
+"""Sentences of any length are tagged as a whole, independent of the batch."""
 
 import itertools
 from typing import Any
@@ -23,7 +23,7 @@ LONG = [word for sentence in SENTENCES for word in sentence] * 3
 
 
 @every_kind
-def test_a_sentence_is_tagged_alone_as_among_others(kind):
+def test_tags_do_not_depend_on_other_sentences(kind):
     tagger = tagger_bundle(kind).tagger
     sentences = [*SENTENCES, [], LONG, ["x"]]
     together = tagger.tag(sentences)
@@ -70,15 +70,15 @@ def test_predicted_tags_are_valid_in_their_scheme(sentences):
 def test_raw_texts_and_their_words_have_the_same_tags():
     bundle = tagger_bundle("spelt")
     raw = bundle.predict(list(TEXTS))
-    split = bundle.predict([answer["words"] for answer in raw])
-    for text, answer, given_words in zip(TEXTS, raw, split, strict=True):
-        bounds = zip(answer["starts"], answer["ends"], strict=True)
-        assert [text[first:end] for first, end in bounds] == answer["words"]
-        assert answer["tags"] == given_words["tags"] and "starts" not in given_words
-        for span in answer["spans"]:
+    split = bundle.predict([prediction["words"] for prediction in raw])
+    for text, prediction, from_words in zip(TEXTS, raw, split, strict=True):
+        bounds = zip(prediction["starts"], prediction["ends"], strict=True)
+        assert [text[first:end] for first, end in bounds] == prediction["words"]
+        assert prediction["tags"] == from_words["tags"] and "starts" not in from_words
+        for span in prediction["spans"]:
             first, last = span["first_word"], span["end_word"] - 1
-            assert (span["start"], span["end"]) == (answer["starts"][first], answer["ends"][last])
-            assert 0 < span["probability"] <= answer["probabilities"][first] + 1e-6
+            assert (span["start"], span["end"]) == (prediction["starts"][first], prediction["ends"][last])
+            assert 0 < span["probability"] <= prediction["probabilities"][first] + 1e-6
 
 
 def test_a_span_probability_is_the_probability_of_all_its_tags():
@@ -97,10 +97,10 @@ def test_a_span_probability_is_the_probability_of_all_its_tags():
     top = max(weights.values())
     weights = {path: np.exp(score - top) for path, score in weights.items()}
     total = sum(weights.values())
-    (answer,) = bundle.predict([sentence])
-    best = tuple(bundle.labels.index(tag) for tag in answer["tags"])
+    (prediction,) = bundle.predict([sentence])
+    best = tuple(bundle.labels.index(tag) for tag in prediction["tags"])
     assert best == max(weights, key=lambda path: weights[path])
-    for span in answer["spans"]:
+    for span in prediction["spans"]:
         inside = slice(span["first_word"], span["end_word"])
         share = sum(weight for path, weight in weights.items() if path[inside] == best[inside]) / total
         assert span["probability"] == pytest.approx(share, abs=1e-5)
@@ -119,8 +119,8 @@ def test_invalid_sentences_are_rejected():
     with pytest.raises(InputError, match="must be a list of texts or of lists of words, got one text"):
         bundle.tagger.split("old bread")
     wrong: list[Any] = [3, ["a", 3]]
-    for given_kind, each in zip(("int", "list"), wrong, strict=True):
-        with pytest.raises(InputError, match=f"must be texts or lists of words, got {given_kind}"):
+    for got, each in zip(("int", "list"), wrong, strict=True):
+        with pytest.raises(InputError, match=f"must be texts or lists of words, got {got}"):
             bundle.predict([each])
     with pytest.raises(InputError, match="sentence 2: expected at most 2,048 words, got 2,049"):
         list(bundle.predict_stream(iter(["fine", "x " * (MAX_WORDS + 1)])))
@@ -129,7 +129,7 @@ def test_invalid_sentences_are_rejected():
 
 
 @every_kind
-def test_a_loaded_bundle_gives_the_same_answers(kind, tmp_path):
+def test_a_loaded_bundle_gives_the_same_predictions(kind, tmp_path):
     bundle = tagger_bundle(kind)
     bundle.save(tmp_path)
     loaded = Bundle.load(tmp_path)

@@ -1,4 +1,4 @@
-"""What the layers are held against: the formulas in float64 NumPy, as plain as they can be written."""
+"""References for the layers: the formulas in plain float64 NumPy."""
 
 import itertools
 import math
@@ -44,7 +44,7 @@ def loop_attention(query, key, value, mask=None):
 
 
 def loop_multi_head_attention(layer, query, value=None, mask=None):
-    """What `MultiHeadAttention` computes, from the layer's weights: output [B, T, D] and weights [B, N, T, S]."""
+    """The result of `MultiHeadAttention`, from the layer's weights: output [B, T, D] and weights [B, N, T, S]."""
     value = query if value is None else value
     (query_kernel, key_kernel, value_kernel), output_kernel, biases, output_bias = projections(layer)
     queries, keys, values = [
@@ -78,9 +78,9 @@ def projections(layer):
 
 
 def normalize(inputs, gain, offset, epsilon):
-    """Layer normalisation over the last axis."""
-    centred = inputs - inputs.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gain + offset
+    """Layer normalization over the last axis."""
+    centered = inputs - inputs.mean(axis=-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + epsilon) * gain + offset
 
 
 def activate(name, inputs):

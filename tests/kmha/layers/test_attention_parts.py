@@ -1,4 +1,4 @@
-"""Which way a layer's attention takes, and that all ways give the same."""
+"""Selection of the attention implementation of a layer, and equality of all implementations."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 4)
 
 
-def test_lengths_decide_or_the_longest_where_they_are_not_known():
+def test_lengths_decide_or_the_maximum_if_they_are_unknown():
     assert not uses_blocks(LONG_FROM - 1, LONG_FROM, None) and uses_blocks(LONG_FROM, LONG_FROM, None)
     # The same number of pairs, with texts of different lengths.
     assert uses_blocks(LONG_FROM // 4, 4 * LONG_FROM, None)
@@ -49,10 +49,10 @@ def test_a_layer_in_blocks_equals_dense_attention(options, mask):
     layer.build(HIDDEN.shape)
     fill_weights(layer)
 
-    def called(length, **asked):
+    def called(length, **arguments):
         def call(x):
             with blocks_from(length):
-                return layer(x, attention_mask=mask, **asked)
+                return layer(x, attention_mask=mask, **arguments)
 
         return call
 
@@ -87,13 +87,13 @@ def test_training_drops_weights_in_blocks_too(window, monkeypatch):
     layer.build(HIDDEN.shape)
     fill_weights(layer)
     with blocks_from(1):
-        calm = to_numpy(layer(HIDDEN[:1]))
+        expected = to_numpy(layer(HIDDEN[:1]))
         drawn = to_numpy(layer(HIDDEN[:1].repeat(300, axis=0), training=True))
         assert (to_numpy(layer(HIDDEN, training=True)) != drawn[:1]).any()
     assert (drawn[0] != drawn[1]).any()
     # The mean over draws is the output without dropout, within the noise of so many.
     noise = drawn.std(axis=0) / np.sqrt(len(drawn))
-    assert (np.abs(drawn.mean(axis=0) - calm[0]) < 5 * noise + 1e-5).all()
+    assert (np.abs(drawn.mean(axis=0) - expected[0]) < 5 * noise + 1e-5).all()
 
     def refuse(*_):
         raise AssertionError("over all pairs")

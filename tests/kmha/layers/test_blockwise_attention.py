@@ -1,4 +1,4 @@
-"""Attention in blocks beside attention over all pairs: values, every gradient, dropout."""
+"""Attention in blocks compared with attention over all pairs: values, every gradient, dropout."""
 
 import keras
 import numpy as np
@@ -68,7 +68,7 @@ def test_compiled_forms_give_the_same(mask):
 @pytest.mark.second
 @pytest.mark.skipif(BACKEND == "jax", reason="lengths are always known there")
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_lengths_that_are_not_known_beforehand(jit_compile):
+def test_unknown_lengths_give_the_same_values_and_gradients(jit_compile):
     import tensorflow as tf
 
     specs = [tf.TensorSpec([None, N, None, H])] * 4 + [tf.TensorSpec([None, None], tf.int32)]
@@ -119,8 +119,8 @@ def test_large_scores_do_not_overflow():
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-4)
 
 
-def _kept_weights(seed) -> np.ndarray:
-    """Which weights dropout keeps over all pairs: the masks of the blocks laid side by side, scaled."""
+def _dropout_mask(seed) -> np.ndarray:
+    """The scaled dropout mask over all pairs: the joined masks of the blocks."""
     sizes = [3] * 4, [3] * 3  # of 11 queries and 7 keys, evenly: blocks of 3, the last ones filled up
     rows = []
     for i, size in enumerate(sizes[0]):
@@ -133,9 +133,9 @@ def _kept_weights(seed) -> np.ndarray:
 @every_mask
 def test_dropout_drops_the_same_weights_forward_and_backward(mask):
     seed = _seed(5, 6)
-    is_kept = _kept_weights(seed)
-    assert 0 < (is_kept == 0).mean() < 0.6
-    expected = _over_pairs(mask, lambda weights: weights * is_kept)
+    dropout_mask = _dropout_mask(seed)
+    assert 0 < (dropout_mask == 0).mean() < 0.6
+    expected = _over_pairs(mask, lambda weights: weights * dropout_mask)
     found = run(_in_blocks(mask, RATE, seed), QUERY, KEY, VALUE)
     np.testing.assert_allclose(to_numpy(found), to_numpy(run(expected, QUERY, KEY, VALUE)), atol=1e-5)
     for by, reference in zip(_gradients(_in_blocks(mask, RATE, seed)), _gradients(expected), strict=True):

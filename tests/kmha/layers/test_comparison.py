@@ -1,4 +1,4 @@
-"""Comparing vectors, by hand."""
+"""Comparison of vectors with manual examples."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ def test_both_vectors_their_distance_and_their_product():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_symmetric_is_the_same_both_ways():
+def test_symmetric_features_are_the_same_in_both_orders():
     there, back = (
         np.stack([to_numpy(x) for x in comparison_features(*pair, symmetric=True)])
         for pair in ((A, B), (B, A))
@@ -64,7 +64,7 @@ def test_gradients_of_zeros_and_of_equal_vectors_are_finite():
         assert all(np.isfinite(each).all() for each in found)
 
 
-def test_standardised_numbers_have_mean_zero_and_spread_one():
+def test_standardized_numbers_have_mean_zero_and_spread_one():
     inputs = np.random.default_rng(0).normal(3, [0.01, 2, 40], (50, 3)).astype("float32")
     layer = Standardise()
     np.testing.assert_array_equal(to_numpy(layer(inputs)), inputs)
@@ -74,7 +74,7 @@ def test_standardised_numbers_have_mean_zero_and_spread_one():
     np.testing.assert_allclose(found.std(axis=0), 1, rtol=1e-4)
 
 
-def test_mean_and_scale_by_hand_travel_with_the_file_and_are_not_trained(tmp_path):
+def test_assigned_mean_and_scale_are_saved_and_not_trained(tmp_path):
     symbol = keras.Input((2,))
     layer = Standardise()
     model = keras.Model(symbol, layer(symbol))
@@ -85,7 +85,7 @@ def test_mean_and_scale_by_hand_travel_with_the_file_and_are_not_trained(tmp_pat
     np.testing.assert_array_equal(to_numpy(again(A)), [[0, 0], [4, 1.25]])
 
 
-# The usual ids: padding, unknown, start, end, mask; then words.
+# Default ids: padding, unknown, start, end, mask; then words.
 PAD, UNKNOWN, START, END, FIRST_WORD, V = 0, 1, 2, 3, 5, 12
 ROWS, T, S = 2, 5, 4
 RARITY = np.linspace(0.1, 1, V).astype("float32")
@@ -142,7 +142,7 @@ def _overlap(a, b, mask_a=None, mask_b=None):
     return [to_numpy(x) for x in run(LAYER, a, b, *masks)]
 
 
-def test_marks_and_shares_by_hand():
+def test_marks_and_shares_equal_a_manual_example():
     a, b = [[START, 5, 6, 7, 8, END]], [[START, 9, 5, 6, 7, 5, END, PAD]]
     marks_a, marks_b, shares_a, shares_b = _overlap(a, b)
     r = RARITY
@@ -195,7 +195,7 @@ def test_masked_words_are_not_shared():
 
 
 @pytest.mark.parametrize("between", [UNKNOWN, END, PAD])
-def test_ngrams_do_not_cross_what_is_not_a_word(between):
+def test_ngrams_do_not_include_tokens_that_are_not_words(between):
     text = [[5, 6, between, 7, 8]]
     marks, _, shares, _ = _overlap(text, text)
     np.testing.assert_array_equal(marks[0, :, 0], [1, 1, 0, 1, 1])
@@ -263,7 +263,7 @@ def test_batches_of_several_widths_are_counted_together():
     )
 
 
-def test_rarities_travel_with_the_file_and_are_not_trained(tmp_path):
+def test_rarities_are_saved_and_not_trained(tmp_path):
     layer = TokenOverlap(V, FIRST_WORD)
     symbols = [keras.Input((length,), dtype="int32") for length in (T, S, T, S)]
     model = keras.Model(symbols, layer(*symbols)[2])

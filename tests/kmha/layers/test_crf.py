@@ -1,4 +1,4 @@
-"""The CRF against all paths, one by one, in float64."""
+"""The CRF compared with the enumeration of all paths in float64."""
 
 import functools
 
@@ -35,7 +35,7 @@ def way(request, monkeypatch):
 
 
 def _expected(potentials, tag_ids):
-    """What the functions below should give, row by row."""
+    """Expected results of the functions below, row by row."""
     emissions, mask, transitions, start, end = potentials
     rows, width, num_tags = emissions.shape
     found = {
@@ -255,7 +255,7 @@ def _decoder():
 
 
 def _decoded(potentials, tag_ids=None):
-    """The best tags, marginals, factors of the best path, and the log-likelihood of the given tags."""
+    """The best tags, marginals, factors of the best path, and the log-likelihood of `tag_ids`."""
     tag_ids = np.zeros(potentials[1].shape, "int32") if tag_ids is None else tag_ids
     return [to_numpy(value) for value in _decoder()(*map(ops.convert_to_tensor, (*potentials, tag_ids)))]
 
@@ -296,7 +296,7 @@ def test_no_decoded_path_has_a_forbidden_transition(lengths, emissions, transiti
 
 @settings(max_examples=15)
 @given(lengths_of_rows, st.integers(0, 10**6))
-def test_padding_and_the_other_rows_change_nothing(lengths, seed):
+def test_results_do_not_depend_on_padding_or_other_rows(lengths, seed):
     assume(max(lengths))
     rng = np.random.default_rng(seed)
     layer = _layer(transitions=rng.normal(size=(5, 5)), start=rng.normal(size=5), end=rng.normal(size=5))
@@ -304,18 +304,18 @@ def test_padding_and_the_other_rows_change_nothing(lengths, seed):
     mask = (np.arange(WIDTH) < np.array(lengths)[:, None]).astype("int32")
     tag_ids = rng.integers(0, 5, mask.shape).astype("int32")
 
-    def answers(emissions, mask, tag_ids):
+    def results(emissions, mask, tag_ids):
         return _decoded(layer(emissions, mask), tag_ids)
 
-    expected = answers(emissions, mask, tag_ids)
+    expected = results(emissions, mask, tag_ids)
     # Any values at padding, NaN included.
     odd = np.where(mask[..., None] == 1, emissions, rng.choice([np.nan, np.inf, 1e30, -7])).astype("float32")
-    for ours, theirs in zip(answers(odd, mask, np.where(mask == 1, tag_ids, 99)), expected, strict=True):
+    for ours, theirs in zip(results(odd, mask, np.where(mask == 1, tag_ids, 99)), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     # A row in a batch, and the same row alone.
     for row in range(3):
         alone = [np.repeat(array[row : row + 1], 3, axis=0) for array in (emissions, mask, tag_ids)]
-        for ours, theirs in zip(answers(*alone), expected, strict=True):
+        for ours, theirs in zip(results(*alone), expected, strict=True):
             np.testing.assert_allclose(ours[0], theirs[row], atol=2e-5)
 
 
@@ -340,7 +340,7 @@ def test_factors_of_a_span_multiply_to_its_probability():
             assert factors == pytest.approx(probabilities[span].sum(), abs=1e-5)
 
 
-def test_long_sentences_keep_their_precision():
+def test_long_sentences_are_precise():
     # With independent words the exact result is known.
     emissions = np.random.default_rng(0).normal(size=(1, 1000, 4)).astype("float32") * 5
     mask, zeros = np.ones((1, 1000), "int32"), np.zeros(4, "float32")

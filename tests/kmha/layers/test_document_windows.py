@@ -1,4 +1,4 @@
-"""Windows of documents against Python, row by row; how they are joined against NumPy."""
+"""Windows of documents compared with Python, row by row; pooling of windows compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SHAPES = [WindowShape(8, 2), WindowShape(8), WindowShape(9, 5), WindowShape(3)]
 
 
 def documents(lengths, width, seed=0):
-    """Random features of documents; what stands under the mask is random too."""
+    """Random features of documents; values at padding are random too."""
     mask = (np.arange(width) < np.reshape(lengths, (-1, 1))).astype("int32")
     ids, segments = np.random.default_rng(seed).integers(1, 99, (2, *mask.shape)).astype("int32")
     return {"token_ids": ids, "segment_ids": segments % 2, "padding_mask": mask}
@@ -50,7 +50,7 @@ def check_row(features, votes, given, row, length, shape):
     assert votes[row].sum() == pytest.approx(length, rel=1e-5)
 
 
-def cut(given, shape):
+def windows_and_votes(given, shape):
     found = split_documents(given, shape)
     votes = to_numpy(found.votes)
     return {name: to_numpy(each).reshape(*votes.shape, -1) for name, each in found.features.items()}, votes
@@ -61,7 +61,7 @@ def cut(given, shape):
 def test_windows_and_votes_equal_a_manual_example(shape, width):
     lengths = [width, 2, min(width, 8), max(2, width - 3)]
     given = documents(lengths, width)
-    features, votes = cut(given, shape)
+    features, votes = windows_and_votes(given, shape)
     assert votes.shape == (4, shape.count(width))
     assert features["token_ids"].shape[2] == min(width, shape.length)
     for row, length in enumerate(lengths):
@@ -85,7 +85,7 @@ def test_an_unknown_length_gives_the_same_output():
 
 def test_a_text_of_one_window_is_unchanged():
     given = documents([6, 1, 0], 8)
-    features, votes = cut(given, SHAPES[0])
+    features, votes = windows_and_votes(given, SHAPES[0])
     real = given["padding_mask"] > 0
     np.testing.assert_array_equal(features["padding_mask"][:, 0], given["padding_mask"])
     np.testing.assert_array_equal(features["token_ids"][:, 0][real], given["token_ids"][real])
@@ -96,9 +96,9 @@ def test_a_text_of_one_window_is_unchanged():
 @given(st.integers(2, 20), st.integers(0, 3), st.integers(0, 9))
 def test_padding_adds_windows_without_votes_and_changes_no_other(length, which, padding):
     shape = SHAPES[which]
-    alone, votes = cut(documents([length], length), shape)
+    alone, votes = windows_and_votes(documents([length], length), shape)
     given = {name: np.pad(each, [(0, 0), (0, padding)]) for name, each in documents([length], length).items()}
-    padded, more = cut(given, shape)
+    padded, more = windows_and_votes(given, shape)
     windows, size = votes.shape[1], alone["token_ids"].shape[2]
     np.testing.assert_allclose(more[:, :windows], votes, rtol=1e-6)
     assert not more[:, windows:].any() and not padded["padding_mask"][:, windows:].any()

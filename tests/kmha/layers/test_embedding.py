@@ -26,7 +26,7 @@ IDS = np.random.default_rng(13).integers(0, V, (100, 200)).astype("int32")
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_token_dropout_replaces_words_at_its_rate_and_specials_never(rate):
+def test_token_dropout_replaces_words_at_its_rate_and_no_special_tokens(rate):
     found = to_numpy(TokenDropout(rate, UNKNOWN, FIRST_WORD)(IDS, training=True))
     words = IDS >= FIRST_WORD
     changed = found != IDS
@@ -36,14 +36,14 @@ def test_token_dropout_replaces_words_at_its_rate_and_specials_never(rate):
     assert changed[words].mean() == pytest.approx(rate, abs=5 * (rate * (1 - rate) / words.sum()) ** 0.5)
 
 
-def test_token_dropout_draws_anew_at_each_call():
+def test_token_dropout_differs_between_calls():
     layer = TokenDropout(0.5, UNKNOWN, FIRST_WORD)
     first, second = (to_numpy(layer(IDS, training=True)) for _ in range(2))
     assert (first != second).any()
 
 
 @pytest.mark.parametrize(("rate", "training"), [(0.5, False), (0.5, None), (0.0, True)])
-def test_token_dropout_changes_nothing_otherwise(rate, training):
+def test_token_dropout_is_inactive_outside_training_and_at_rate_zero(rate, training):
     found = TokenDropout(rate, UNKNOWN, FIRST_WORD)(IDS, training=training)
     np.testing.assert_array_equal(to_numpy(found), IDS)
 
@@ -87,11 +87,11 @@ def test_a_row_with_an_offset_has_the_positions_of_the_full_row(positions):
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_tokens_between_others_that_are_left_out_have_their_positions(positions):
+def test_retained_tokens_have_their_original_positions(positions):
     layer = _embedding(positions=positions)
-    whole, kept = to_numpy(layer(IDS[:2, :8])), np.array([[0, 2, 3, 7], [1, 4, 5, 6]])
-    part = layer(np.take_along_axis(IDS[:2, :8], kept, 1), position_ids=kept.astype("int32"))
-    np.testing.assert_allclose(to_numpy(part), np.take_along_axis(whole, kept[..., None], 1), atol=1e-6)
+    whole, retained = to_numpy(layer(IDS[:2, :8])), np.array([[0, 2, 3, 7], [1, 4, 5, 6]])
+    part = layer(np.take_along_axis(IDS[:2, :8], retained, 1), position_ids=retained.astype("int32"))
+    np.testing.assert_allclose(to_numpy(part), np.take_along_axis(whole, retained[..., None], 1), atol=1e-6)
 
 
 def test_without_positions_an_offset_has_no_effect():
@@ -107,7 +107,7 @@ def test_ngrams_are_added():
     np.testing.assert_allclose(to_numpy(with_ngrams(IDS[:2, :5])), expected, atol=1e-6)
 
 
-def test_too_long_is_rejected():
+def test_more_tokens_than_positions_are_rejected():
     with pytest.raises(ValueError, match="at most max_length 8, got 9"):
         TextEmbedding(V, D, 8)(IDS[:1, :9])
 
@@ -128,7 +128,7 @@ def _table(**options) -> Table:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_it_gives_what_keras_embedding_gives(dtype):
+def test_a_table_equals_keras_embedding(dtype):
     table = _table(dtype=dtype)
     other = keras.layers.Embedding(ROWS, WIDTH, dtype=dtype)
     other.build()
@@ -139,24 +139,24 @@ def test_it_gives_what_keras_embedding_gives(dtype):
 
 
 @ON_TENSORFLOW
-def test_it_never_reads_the_whole_table():
+def test_a_lookup_never_reads_the_whole_table():
     import tensorflow as tf
 
     table = _table()
 
     @tf.function
-    def learn(ids):
+    def gradient(ids):
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(table(ids))
         return tape.gradient(total, table.embeddings.value)
 
-    graph = learn.get_concrete_function(tf.TensorSpec([None, None], tf.int32)).graph
+    graph = gradient.get_concrete_function(tf.TensorSpec([None, None], tf.int32)).graph
     kinds = {operation.type for operation in graph.get_operations()}
     assert "ResourceGather" in kinds and "ReadVariableOp" not in kinds
 
 
 @ON_TENSORFLOW
-def test_its_gradient_has_the_rows_that_were_looked_up():
+def test_the_gradient_of_a_table_has_only_the_looked_up_rows():
     import tensorflow as tf
 
     table = _table()
@@ -191,7 +191,7 @@ def _hashes(rows, order, modulus, multiplier=MULTIPLIER):
     order=st.sampled_from([2, 3, 4]),
     modulus=st.sampled_from([7, 20_011, LIMIT - 1]),
 )
-def test_equals_python_integers(rows, order, modulus):
+def test_hashes_equal_python_integers(rows, order, modulus):
     expected = [_python_hashes(row, order, MULTIPLIER, modulus) for row in rows]
     np.testing.assert_array_equal(_hashes(rows, order, modulus), expected)
 
@@ -224,7 +224,7 @@ def _ngram_embedding(**options):
     return layer
 
 
-def test_padding_on_the_right_changes_nothing():
+def test_padding_on_the_right_does_not_change_vectors():
     ids = np.random.default_rng(12).integers(1, LIMIT, (3, 5)).astype("int32")
     padded = np.pad(ids, ((0, 0), (0, 4)))
     for order in (2, 3):
@@ -241,20 +241,20 @@ def test_a_vector_depends_on_the_ngram_that_ends_there():
     assert np.abs(vectors[3] - vectors[6]).max() > 1e-3
 
 
-def test_only_repeated_ngrams_count_once_learned():
+def test_only_repeated_ngrams_have_vectors_after_adapt():
     layer = _ngram_embedding(orders=(2,))
     assert all((to_numpy(known) == 1).all() for known in layer.known)
     # The bigram 5 6 occurs in two texts; 7 7 twice in one text.
     texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0], [7, 7, 7, 8, 0]], "int32")
     assert layer.adapt([texts[:2], texts[2:]]) == [1]
-    kept = to_numpy(layer(texts)) - to_numpy(layer.projection.bias)
-    heard = np.abs(kept).max(axis=-1) > 1e-4
-    np.testing.assert_array_equal(heard[0][:2], [False, True])
-    np.testing.assert_array_equal(heard[1][:3], [False, False, True])
-    assert not heard[2].any()
+    vectors = to_numpy(layer(texts)) - to_numpy(layer.projection.bias)
+    is_nonzero = np.abs(vectors).max(axis=-1) > 1e-4
+    np.testing.assert_array_equal(is_nonzero[0][:2], [False, True])
+    np.testing.assert_array_equal(is_nonzero[1][:3], [False, False, True])
+    assert not is_nonzero[2].any()
 
 
-def test_token_dropout_keeps_the_mean_of_ngrams():
+def test_token_dropout_retains_the_mean_of_ngrams():
     ids = np.tile(np.array([[5, 6, 7, 8, 9]], "int32"), (4000, 1))
     layer = NgramEmbedding(4, 1009, ngram_dim=3)
     layer.build(ids.shape)

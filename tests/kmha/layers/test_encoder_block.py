@@ -100,7 +100,7 @@ def test_cross_attention_to_itself_is_self_attention(norm):
     np.testing.assert_allclose(to_numpy(run(other, INPUTS, INPUTS, MASK)), expected, atol=1e-6)
 
 
-def test_post_norm_leaves_normalised_rows_and_pre_norm_does_not():
+def test_post_norm_outputs_are_normalized_and_pre_norm_outputs_are_not():
     spreads = {}
     for norm in ("post", "pre"):
         block = EncoderBlock(2, 10, norm=norm)

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.second
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="this is the inner run")
-def test_layers_hold_on_jax():
+def test_layers_meet_the_requirements_on_jax():
     # Nearly all of the time is compilation of code that runs once: these options disable optimizations.
     environment = os.environ | {
         "KERAS_BACKEND": "jax",

@@ -1,6 +1,6 @@
 """Common errors in published implementations of attention: each is reproduced, and kmha is shown not to have it.
 
-`docs/concepts/attention.md` tells the story of each.
+`docs/concepts/attention.md` describes each of them.
 """
 
 import keras
@@ -30,7 +30,7 @@ def _split(x, num_heads):
     return ops.transpose(ops.reshape(x, (x.shape[0], x.shape[1], num_heads, -1)), (0, 2, 1, 3))
 
 
-def _circulating_layer(layer, x, split=_split, mask=None):
+def _published_layer(layer, x, split=_split, mask=None):
     """Self-attention as the samples write it, with the weights of ours and a way to split heads."""
     kernels, output_kernel, biases, output_bias = (np.asarray(part, "float32") for part in projections(layer))
     flat = kernels.shape[2] * kernels.shape[3]
@@ -46,12 +46,12 @@ def _circulating_layer(layer, x, split=_split, mask=None):
 def test_the_corrected_layer_equals_kmha():
     layer = _layer(2)
     np.testing.assert_allclose(
-        to_numpy(run(lambda x: _circulating_layer(layer, x), INPUTS)), to_numpy(run(layer, INPUTS)), atol=1e-5
+        to_numpy(run(lambda x: _published_layer(layer, x), INPUTS)), to_numpy(run(layer, INPUTS)), atol=1e-5
     )
 
 
 class _UndefinedSize(keras.layers.Layer):
-    """Takes the number of heads, and reads a size nobody gave when it splits them."""
+    """Reads an attribute that was never set when it splits the heads."""
 
     def __init__(self, num_heads):
         super().__init__()
@@ -71,7 +71,7 @@ def test_a_undefined_d_model_fails_at_the_first_call():
 
 
 def _spread_of_scores(weights):
-    """How far a row's scores lie apart: softmax keeps their differences in its logarithm."""
+    """Spread of a row's scores: the logarithm of softmax retains their differences."""
     return np.log(to_numpy(weights)).std(axis=-1).mean()
 
 
@@ -178,7 +178,7 @@ def _split_by_reshape(x, num_heads):
 
 def test_e_a_single_head_hides_heads_split_by_reshape():
     def faulty(layer):
-        return to_numpy(run(lambda x: _circulating_layer(layer, x, _split_by_reshape), INPUTS))
+        return to_numpy(run(lambda x: _published_layer(layer, x, _split_by_reshape), INPUTS))
 
     one, two = _layer(1), _layer(2)
     np.testing.assert_allclose(faulty(one), to_numpy(run(one, INPUTS)), atol=1e-5)
@@ -192,7 +192,7 @@ def test_e_heads_split_by_reshape_look_into_the_future():
     def first_row(call):
         return gradients(lambda x: ops.sum(call(x)[:, 0] ** 2), INPUTS)[0]
 
-    faulty = first_row(lambda x: _circulating_layer(layer, x, _split_by_reshape, causal))
+    faulty = first_row(lambda x: _published_layer(layer, x, _split_by_reshape, causal))
     ours = first_row(lambda x: layer(x, attention_mask=causal))
     assert (faulty[:, 1:] != 0).any()
     assert (ours[:, 1:] == 0).all() and (ours[:, 0] != 0).any()

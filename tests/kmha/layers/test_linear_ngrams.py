@@ -24,7 +24,7 @@ def _key(order: int, *tokens: int, slots: int = SLOTS) -> list[int]:
 
 @pytest.fixture(scope="module")
 def layer() -> LinearNgrams:
-    """Knows the tokens 10 and 12 and the bigram 10 11."""
+    """A layer with weights for the tokens 10 and 12 and the bigram 10 11."""
     layer = LinearNgrams(C, 3, (V, SLOTS))
     layer.build((None, None))
     layer.assign(
@@ -108,6 +108,6 @@ def test_logits_are_scaled_by_label():
     np.testing.assert_allclose(to_numpy(layer(TEXTS[:1, :3], MASK[:1, :3])), [[2.0, 4.0, 6.0]], rtol=1e-6)
 
 
-def test_it_is_rebuilt_from_its_config(layer):
+def test_a_layer_is_rebuilt_from_its_config(layer):
     config = keras.saving.serialize_keras_object(layer)
     assert keras.saving.deserialize_keras_object(config).get_config() == layer.get_config()

@@ -1,4 +1,4 @@
-"""The linear model of two texts: which tokens they share, the overlap in numbers, and the logits of known pairs."""
+"""The linear model of two texts: shared tokens, overlap features, and logits of known pairs."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ PAIR = IDS_A, MASKS[0], IDS_B, MASKS[1]
 
 
 def random_layer(**options) -> LinearPairs:
-    """A layer with random weights that knows the pair of tokens 11 and 14."""
+    """A layer with random weights, whose only known pair is that of tokens 11 and 14."""
     layer = LinearPairs(C, V, FIRST, 1, SLOTS, **options)
     layer.build((None, None))
     generator = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_the_order_of_the_texts(symmetric):
     assert np.allclose(found, swapped, rtol=1e-5) == symmetric
 
 
-def test_nothing_is_trained_and_logits_are_scaled_by_label():
+def test_no_weight_is_trainable_and_logits_are_scaled_by_label():
     layer = random_layer()
     assert not [weight.path for weight in layer.weights if weight.trainable]
     before = to_numpy(layer(*PAIR))

@@ -65,7 +65,7 @@ def test_words_share_features_as_their_spelling_and_neighbors_do():
 
 @pytest.fixture
 def layer() -> LinearWords:
-    """Knows the features of the first word."""
+    """A layer with weights for the features of the first word."""
     layer = LinearWords(K, 4, SLOTS)
     layer.build((None, None))
     keys = np.array([[a % SLOTS, b] for a, b in sorted(keys_of(*inputs())[0])[:4]])

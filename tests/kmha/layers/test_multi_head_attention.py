@@ -87,7 +87,7 @@ def test_equals_keras_with_the_same_weights(value, num_heads, head_dim, masked):
     np.testing.assert_allclose(weights, to_numpy(expected_weights), atol=1e-5)
 
 
-def test_self_attention_is_cross_attention_with_oneself():
+def test_self_attention_equals_cross_attention_to_the_same_input():
     layer = _layer()
     np.testing.assert_allclose(_output(layer, QUERY, QUERY), _output(layer, QUERY), atol=1e-6)
 
@@ -156,7 +156,7 @@ def test_returning_weights_changes_no_bit_of_the_compiled_output():
         )
 
 
-def test_dropout_keeps_the_mean():
+def test_dropout_retains_the_mean():
     layer = _layer(dropout=0.5)
     many = np.repeat(QUERY[:1], 4000, axis=0)
     drawn = to_numpy(layer(many, training=True)).mean(axis=0)

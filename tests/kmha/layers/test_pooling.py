@@ -31,7 +31,7 @@ def test_equals_numpy(mode, dtype):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_mask_of_keras_is_the_padding_mask_and_without_one_all_positions_are_real(mode):
+def test_the_keras_mask_is_the_padding_mask_and_without_a_mask_all_positions_count(mode):
     masked = keras.layers.Masking()(INPUTS * MASK[..., None])
     expected = to_numpy(Pooling(mode)(INPUTS, padding_mask=MASK))
     np.testing.assert_array_equal(to_numpy(Pooling(mode)(masked)), expected)

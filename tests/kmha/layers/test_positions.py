@@ -1,4 +1,4 @@
-"""Positions: sinusoids against the formula, rotation by its properties."""
+"""Positions: sinusoids compared with the formula, rotation by its properties."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_rotated_products_depend_on_distances_only():
     assert np.ptp(scores[0]) > 0.1
 
 
-def test_rotation_keeps_norms_and_the_first_position():
+def test_rotation_retains_norms_and_the_first_position():
     heads = GENERATOR.normal(size=(2, 3, LENGTH, DIM)).astype("float32")
     rotated = to_numpy(rotate(heads))
     np.testing.assert_allclose(np.linalg.norm(rotated, axis=-1), np.linalg.norm(heads, axis=-1), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Attention in windows beside attention over all pairs under the mask that says the same."""
+"""Attention in windows compared with attention over all pairs under the equivalent mask."""
 
 import numpy as np
 import pytest
@@ -49,15 +49,15 @@ def test_values_and_gradients_equal_those_under_the_mask(length, window, num_glo
         def over_pairs(q, k, v, pairs=pairs):
             return scaled_dot_product_attention(q, k, v, pairs)[0]
 
-        def near(q, k, v, mask=mask):
+        def in_windows(q, k, v, mask=mask):
             return windowed_attention(q, k, v, window, num_globals, mask)
 
-        expected, found = (to_numpy(run(form, query, key, value)) for form in (over_pairs, near))
+        expected, found = (to_numpy(run(form, query, key, value)) for form in (over_pairs, in_windows))
         np.testing.assert_allclose(found, expected, atol=1e-5)
         for by, reference in zip(
             *(
                 gradients(lambda *given, form=form: ops.sum(form(*given) * by_output), query, key, value)
-                for form in (near, over_pairs)
+                for form in (in_windows, over_pairs)
             ),
             strict=True,
         ):

@@ -1,4 +1,4 @@
-"""What is read of a word's characters."""
+"""Features of a word's characters."""
 
 import keras
 import numpy as np
@@ -85,7 +85,7 @@ def test_lower_case_equals_python():
     low = ops.convert_to_numpy(lower_case(ids))[:, 0] - 1
     listed = {point for first, last, _ in CAPITALS for point in range(first, last + 1)}
     for point, mine in zip(points, low.tolist(), strict=True):
-        # 930 is unassigned; other alphabets keep their case.
+        # 930 is unassigned; the case of other alphabets is retained.
         assert mine == (
             ord(chr(point).lower()) if point in listed - {930} else mine if point == 930 else point
         )
@@ -131,7 +131,7 @@ def test_long_words_of_any_characters_do_not_overflow():
     assert ops.convert_to_numpy(whole_bucket(ids, BUCKETS))[0] == (ids[0] * weights).sum() % BUCKETS
 
 
-def test_in_training_features_are_dropped_and_outside_none():
+def test_features_are_dropped_in_training_only():
     layer = SpellingEncoder(2000, 6)
     layer.build((None, None, None))
     table = layer.features.embeddings
@@ -139,8 +139,8 @@ def test_in_training_features_are_dropped_and_outside_none():
     ids = ids_of(["Anna", "going"])[None]
     first, again = (ops.convert_to_numpy(layer(ids, training=False)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    taught = np.stack([ops.convert_to_numpy(layer(ids, training=True)) for _ in range(4)])
-    assert np.abs(taught - taught[0]).max() > 0.1
+    in_training = np.stack([ops.convert_to_numpy(layer(ids, training=True)) for _ in range(4)])
+    assert np.abs(in_training - in_training[0]).max() > 0.1
 
 
 def test_without_dropout_training_drops_no_features_either():

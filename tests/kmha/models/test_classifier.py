@@ -1,4 +1,4 @@
-"""The classifier: what may never change an answer, how answers are read, what the file keeps."""
+"""The classifier: invariance of predictions, decoding, and saving."""
 
 import functools
 
@@ -78,14 +78,14 @@ def test_a_row_of_padding_equals_a_zero_vector(name):
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 3.5], [-2.0, -2.0, -3.0]], "float32")
 
 
-def test_one_label_of_many():
+def test_decoding_of_one_label():
     model = _classifier("rotary")
     np.testing.assert_allclose(
         to_numpy(model.probabilities(LOGITS)), scipy.special.softmax(LOGITS, -1), atol=1e-6
     )
-    answers = model.decode(LOGITS)
-    assert keras.backend.standardize_dtype(answers.dtype) == "int32"
-    np.testing.assert_array_equal(to_numpy(answers), [0, 2, 0])
+    predictions = model.decode(LOGITS)
+    assert keras.backend.standardize_dtype(predictions.dtype) == "int32"
+    np.testing.assert_array_equal(to_numpy(predictions), [0, 2, 0])
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_one_label_of_many():
         ([0.1, 0.2, 0.99], [[1, 1, 0], [1, 1, 0], [1, 0, 0]]),
     ],
 )
-def test_several_labels_at_once(thresholds, expected):
+def test_decoding_of_several_labels(thresholds, expected):
     model = _classifier("rotary", multi_label=True)
     np.testing.assert_allclose(to_numpy(model.probabilities(LOGITS)), scipy.special.expit(LOGITS), atol=1e-6)
-    answers = model.decode(ops.convert_to_tensor(LOGITS), thresholds)
-    assert keras.backend.standardize_dtype(answers.dtype) == "int32"
-    np.testing.assert_array_equal(to_numpy(answers), expected)
+    predictions = model.decode(ops.convert_to_tensor(LOGITS), thresholds)
+    assert keras.backend.standardize_dtype(predictions.dtype) == "int32"
+    np.testing.assert_array_equal(to_numpy(predictions), expected)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
@@ -133,7 +133,7 @@ def test_dropout_acts_in_training_only():
 
 
 @every_config
-def test_the_file_keeps_the_model_in_safe_mode(name, tmp_path):
+def test_a_saved_model_is_equal_after_loading_in_safe_mode(name, tmp_path):
     model = _classifier(name, multi_label=True)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)

@@ -1,4 +1,4 @@
-"""A classifier that reads windows: a text of one window is answered as by the plain one, wherever it stands."""
+"""A classifier with windows: for a text of one window it equals the classifier without windows, in any batch."""
 
 import dataclasses
 import functools
@@ -83,9 +83,9 @@ def test_a_text_of_one_window_has_the_prediction_of_a_classifier_without_windows
     short = texts([8, 5, 2, 1])
     np.testing.assert_allclose(logits(windowed, short), logits(plain, short), atol=1e-6)
     # In a batch with a long text it has windows of padding.
-    beside = texts([8, 30, 5, 2])
-    expected = logits(plain, {name: each[[0, 2, 3], :8] for name, each in beside.items()})
-    np.testing.assert_allclose(logits(windowed, beside)[[0, 2, 3]], expected, atol=1e-6)
+    mixed = texts([8, 30, 5, 2])
+    expected = logits(plain, {name: each[[0, 2, 3], :8] for name, each in mixed.items()})
+    np.testing.assert_allclose(logits(windowed, mixed)[[0, 2, 3]], expected, atol=1e-6)
 
 
 def test_the_mean_of_windows_is_weighted_by_votes():
@@ -167,7 +167,7 @@ def test_attention_weights_are_those_of_the_windows():
     assert tuple(weights.shape) == (2 * SHAPE.count(27), 2, 8, 8)
 
 
-def test_it_reads_no_more_than_a_window_at_once():
+def test_the_maximum_sequence_length_is_the_window():
     windowed, plain = models()
     assert (windowed.max_sequence_length(500), windowed.max_sequence_length(5)) == (8, 5)
     assert plain.max_sequence_length(500) == 500

@@ -48,7 +48,7 @@ def test_returning_weights_changes_no_bit_of_the_output(name):
     np.testing.assert_array_equal(to_numpy(_encoder(name)(given, return_attention_weights=True)[0]), plain)
 
 
-def test_segments_count_where_the_model_has_them():
+def test_segments_influence_the_output_of_models_with_segments():
     ids = [[2, 7, 8, 3]]
     one, two = (features(ids, segment_ids=s) for s in ([[0, 0, 0, 0]], [[0, 0, 1, 1]]))
     assert (
@@ -58,7 +58,7 @@ def test_segments_count_where_the_model_has_them():
 
 
 @every_config
-def test_order_counts(name):
+def test_order_influences_the_output(name):
     one, two = (to_numpy(_encoder(name)(features([row])))[0] for row in ([5, 6, 7, 8], [8, 6, 7, 5]))
     assert np.abs(one[1] - two[1]).max() > 1e-4
 
@@ -93,7 +93,7 @@ def test_token_dropout_acts_in_training_only():
     assert encoder.token_dropout.first_id == 5 and encoder.token_dropout.replacement == 1
 
 
-def test_no_token_is_replaced_where_others_are_left_out():
+def test_token_dropout_is_inactive_with_explicit_positions():
     config = dataclasses.replace(_encoder("from scratch").config, dropout=0.0, token_dropout=0.9)
     encoder = TransformerEncoder(config)
     ids = random_features()["token_ids"]
@@ -104,7 +104,7 @@ def test_no_token_is_replaced_where_others_are_left_out():
 
 
 @pytest.mark.parametrize("name", ["BERT's form", "sinusoidal"])
-def test_too_long_is_rejected(name):
+def test_texts_longer_than_the_maximum_are_rejected(name):
     with pytest.raises(ValueError, match=f"at most max_length {MAX_LENGTH}, got {MAX_LENGTH + 1}"):
         _encoder(name)(features([[V - 1] * (MAX_LENGTH + 1)]))
 

@@ -1,4 +1,4 @@
-"""The masked language model: its logits against NumPy, what may never change them, what learns, what the file keeps."""
+"""The masked language model: logits compared with NumPy, invariance, gradients, and saving."""
 
 import functools
 
@@ -72,9 +72,9 @@ def test_neither_padding_nor_other_rows_change_a_prediction(name):
 
 def test_mask_positions_may_be_in_any_order():
     model = model_of("BERT's form")
-    answers = to_numpy(model(masked()))
+    expected = to_numpy(model(masked()))
     turned = to_numpy(model(masked(positions=POSITIONS[:, ::-1].copy())))
-    np.testing.assert_allclose(turned, answers[:, ::-1], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(turned, expected[:, ::-1], rtol=0, atol=1e-6)
 
 
 def test_mask_predictions_are_token_probabilities():
@@ -121,7 +121,7 @@ def test_unmasked_positions_get_no_gradient():
     np.testing.assert_array_equal(found[:, :, 0], [[0, 1, 0, 1, 0], [2, 0, 0, 0, 0]])
 
 
-def test_the_file_keeps_the_model(tmp_path):
+def test_a_saved_model_is_equal_after_loading(tmp_path):
     model = model_of("from scratch")
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", compile=False, safe_mode=True)

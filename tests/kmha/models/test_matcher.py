@@ -1,4 +1,4 @@
-"""The matcher: shapes, answers, files, the ways to score without encoding anew, what is refused."""
+"""The matcher: shapes, predictions, files, scores from stored encodings, and rejected arguments."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ def test_eager_and_graph_give_the_same_logits(name):
 
 
 @every_matcher
-def test_the_file_keeps_the_model_in_safe_mode(name, tmp_path):
+def test_a_saved_model_is_equal_after_loading_in_safe_mode(name, tmp_path):
     model = matcher(name)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", compile=False, safe_mode=True)
@@ -101,7 +101,7 @@ def test_names_of_inputs_come_in_the_order_of_exports():
 def test_the_head_sees_both_vectors_compared_and_the_shares(name):
     model = matcher(name)
     features = pair_features(model, A, B)
-    seen, beside = [], []
+    seen, additional = [], []
     for granularity, pair in zip(model.granularities, model.pairs, strict=True):
         prefix = f"{granularity}_" if len(model.pairs) > 1 else ""
         inputs = [features[f"{prefix}{x}_{side}"] for side in SIDES for x in ("token_ids", "padding_mask")]
@@ -115,12 +115,12 @@ def test_the_head_sees_both_vectors_compared_and_the_shares(name):
         shares = [x for x in shares if x is not None]
         assert len(shares) == 2 * pair.overlap
         if shares:
-            beside += [shares[0] + shares[1]] if model.symmetric else shares
-            beside += [np.abs(shares[0] - shares[1])]
-    if beside:
+            additional += [shares[0] + shares[1]] if model.symmetric else shares
+            additional += [np.abs(shares[0] - shares[1])]
+    if additional:
         assert model.share_scale is not None
         mean, scale = model.share_scale.get_weights()
-        shares = np.concatenate(beside, axis=1)
+        shares = np.concatenate(additional, axis=1)
         np.testing.assert_allclose(to_numpy(model.shares(features)), shares, atol=1e-6)
         seen += [(shares - mean) * scale]
     assert model.head is not None
@@ -236,9 +236,9 @@ def test_a_pair_matches_from_the_threshold_on():
     model, logits = new_matcher(), LOGITS[:, :1]
     np.testing.assert_allclose(to_numpy(model.probabilities(logits)), scipy.special.expit(logits), atol=1e-6)
     for thresholds, expected in ((None, [1, 1, 0]), ([0.6], [1, 0, 0]), ([0.1], [1, 1, 1])):
-        answers = model.decode(ops.convert_to_tensor(logits), thresholds)
-        assert keras.backend.standardize_dtype(answers.dtype) == "int32"
-        np.testing.assert_array_equal(to_numpy(answers), expected)
+        predictions = model.decode(ops.convert_to_tensor(logits), thresholds)
+        assert keras.backend.standardize_dtype(predictions.dtype) == "int32"
+        np.testing.assert_array_equal(to_numpy(predictions), expected)
 
 
 def test_one_class_of_several():
@@ -246,9 +246,9 @@ def test_one_class_of_several():
     np.testing.assert_allclose(
         to_numpy(model.probabilities(LOGITS)), scipy.special.softmax(LOGITS, -1), atol=1e-6
     )
-    answers = model.decode(LOGITS)
-    assert keras.backend.standardize_dtype(answers.dtype) == "int32"
-    np.testing.assert_array_equal(to_numpy(answers), [0, 2, 0])
+    predictions = model.decode(LOGITS)
+    assert keras.backend.standardize_dtype(predictions.dtype) == "int32"
+    np.testing.assert_array_equal(to_numpy(predictions), [0, 2, 0])
 
 
 def test_graded_scores_are_the_logits():

@@ -1,4 +1,4 @@
-"""What may never change a score, and what must be finite, in every form of the matcher."""
+"""Invariance and finite values of the scores, in every form of the matcher."""
 
 import numpy as np
 import pytest
@@ -105,12 +105,12 @@ def test_only_a_symmetric_matcher_ignores_the_order(name):
 def test_empty_and_identical_texts_are_finite(name, pooling):
     model = new_matcher(name, pooling=pooling)
     model.build()
-    full, empty, nothing = text(5, 6, 7), text(), []
-    rows = [(full, empty), (empty, full), (empty, empty), (full, full), (full, nothing), (nothing, full)]
-    a, b = _apart([*rows, (nothing, nothing), (empty, nothing), (nothing, empty)])
+    full, empty, padding = text(5, 6, 7), text(), []
+    rows = [(full, empty), (empty, full), (empty, empty), (full, full), (full, padding), (padding, full)]
+    a, b = _apart([*rows, (padding, padding), (empty, padding), (padding, empty)])
     assert np.isfinite(to_numpy(model(pair_features(model, a, b)))).all()
     # Only padding, of the minimum width.
-    for one, other in (([nothing], [full]), ([full], [nothing]), ([nothing], [nothing])):
+    for one, other in (([padding], [full]), ([full], [padding]), ([padding], [padding])):
         widths = [None if side[0] else 1 for side in (one, other)]
         assert np.isfinite(to_numpy(model(pair_features(model, one, other, *widths)))).all()
 
@@ -139,7 +139,7 @@ def test_returning_weights_changes_no_bit_and_rows_sum_to_one(name):
 
 
 def _expected_weights(model):
-    """How many blocks, which ids ask and which masks they see, by name."""
+    """Number of blocks, ids of the queries and masks of the keys, by name."""
     found = {}
     for name, pair in zip(model.granularities, model.pairs, strict=True):
         prefix = f"{name}_" if len(model.granularities) > 1 else ""

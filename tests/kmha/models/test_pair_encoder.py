@@ -1,4 +1,4 @@
-"""The pair encoder: what it gives, the joint form against one sequence put together by hand, what it refuses."""
+"""The pair encoder: outputs, the joint form compared with one concatenated sequence, and rejected arguments."""
 
 import dataclasses
 
@@ -90,25 +90,25 @@ def test_the_joint_form_without_extras_is_the_encoder_on_one_sequence(norm, posi
 
 
 def test_both_texts_have_their_first_ngrams_in_the_joint_form():
-    """Those that `NgramEmbedding.learn` meets, which reads every text from its [CLS]."""
+    """They equal the n-grams of `NgramEmbedding.adapt`, which reads every text from its [CLS]."""
     (pair,) = matcher("joint").pairs
     ids = np.array([text(5, 6, 7)], "int32")
     ngrams = pair.encoder_a.embedding.ngrams
     assert ngrams is not None
     seen = []
 
-    def hear(token_ids, **options):
+    def record(token_ids, **options):
         seen.append(to_numpy(NgramEmbedding.call(ngrams, token_ids, **options)))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "call", hear)
+        patch.setattr(ngrams, "call", record)
         pair(ids, np.ones_like(ids), ids, np.ones_like(ids))
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_too_long_for_the_table_of_positions_is_rejected(positions):
+def test_texts_longer_than_the_table_of_positions_are_rejected(positions):
     config = dataclasses.replace(WORDPIECE, positions=positions, **SEGMENTS)
     pair = PairEncoder(config, form="joint")
     pair.build((None, None))
@@ -120,7 +120,7 @@ def test_too_long_for_the_table_of_positions_is_rejected(positions):
         pair(*_inputs(longest, longest, LENGTH, LENGTH + 1))
 
 
-def test_too_long_is_rejected_where_the_length_is_not_known_before():
+def test_too_long_texts_of_unknown_length_are_rejected():
     pair = matcher("joint").pairs[0]
     spec = tf.TensorSpec((None, None), "int32")
     call = tf.function(lambda *inputs: pair(*inputs)[0], input_signature=[spec] * 4)
@@ -130,7 +130,7 @@ def test_too_long_is_rejected_where_the_length_is_not_known_before():
         call(*_inputs(longest, [text(*range(5, 13))]))
 
 
-def test_without_positions_nothing_is_too_long():
+def test_without_positions_any_length_is_accepted():
     pair = PairEncoder(dataclasses.replace(CHAR, positions="none", **SEGMENTS), form="joint", overlap=False)
     pair.build((None, None))
     assert pair(*_inputs(A, B, BOTH, BOTH))[0].shape == (len(A), CHAR.hidden_dim)

@@ -1,4 +1,4 @@
-"""SequenceTagger: what it gives, and that padding changes nothing."""
+"""SequenceTagger: its outputs, which do not depend on padding."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ SENTENCES = [["a", "old", "b"], ["is"], []]
 
 
 @pytest.mark.parametrize("kind", TAGGERS)
-def test_padding_changes_nothing(kind):
+def test_outputs_do_not_depend_on_padding(kind):
     bundle = tagger_bundle(kind)
     short = bundle.model(features_of(bundle, SENTENCES)).numpy()
     long = bundle.model(features_of(bundle, SENTENCES, (24, 20))).numpy()

@@ -31,7 +31,7 @@ def features(rows, length=None, segment_ids=None):
 
 
 def random_features(batch=3, length=6, seed=0):
-    """Rows of which the first is full, the second shorter, the last nothing but padding."""
+    """Random rows: the first is full, the second shorter, the last only padding."""
     generator = np.random.default_rng(seed)
     lengths = [length, *generator.integers(1, length, batch - 2), 0]
     return features([generator.integers(1, V, n).tolist() for n in lengths], length)

@@ -79,7 +79,7 @@ def new_matcher(name: str = "cross", **changes) -> TextMatcher:
 
 @functools.cache
 def matcher(name: str = "cross", dtype: str = "float32") -> TextMatcher:
-    """A built matcher whose weights hide nothing. Do not change what it returns: all tests share it."""
+    """A built matcher with random weights. Do not change what it returns: all tests share it."""
     model = new_matcher(name, dtype=dtype)
     model.build()
     fill_weights(model)
@@ -116,13 +116,13 @@ def text(*words: int) -> list[int]:
 
 
 def side_features(model: TextMatcher, side: str, rows, length: int | None = None) -> dict[str, np.ndarray]:
-    """One side's features, int32 [B, T] each, padded on the right; other granularities get the rows reversed inside."""
+    """One side's features, int32 [B, T] each, padded on the right; other granularities have reversed words."""
     length = max(map(len, rows)) if length is None else length
     mask = np.array([[int(t < len(row)) for t in range(length)] for row in rows], "int32")
     features = {}
     for index, granularity in enumerate(model.granularities):
-        cut = [row if index == 0 else [*row[:1], *row[-2:0:-1], *row[-1:]][: len(row)] for row in rows]
-        ids = np.array([[*row, *[0] * (length - len(row))] for row in cut], "int32")
+        ordered = [row if index == 0 else [*row[:1], *row[-2:0:-1], *row[-1:]][: len(row)] for row in rows]
+        ids = np.array([[*row, *[0] * (length - len(row))] for row in ordered], "int32")
         names = input_names(side, granularity if len(model.granularities) > 1 else "")
         features |= dict(zip(names, (ids, mask), strict=True))
     return features

@@ -35,7 +35,7 @@ def filled(checkpoint: Checkpoint) -> TransformerEncoder:
 
 
 def hidden_states(encoder: TransformerEncoder, token_ids, padding_mask, segment_ids) -> list:
-    """What enters the first block, then what leaves each, float [B, T, D]."""
+    """The input of the first block, then the output of each block, float [B, T, D]."""
     states = [encoder.embed(token_ids, segment_ids)]
     for block in encoder.blocks:
         states.append(block(states[-1], attention_mask=padding_mask))
@@ -43,5 +43,5 @@ def hidden_states(encoder: TransformerEncoder, token_ids, padding_mask, segment_
 
 
 def features(golden: Any) -> dict[str, np.ndarray]:
-    """What an encoder reads, int32 [B, T] each."""
+    """The features of an encoder, int32 [B, T] each."""
     return {name: golden[name] for name in ("token_ids", "padding_mask", "segment_ids")}

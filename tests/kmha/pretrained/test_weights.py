@@ -37,9 +37,9 @@ def test_paths_do_not_depend_on_the_parent_of_the_encoder():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "kept"), [(1, 2, [1]), (2, 6, [2, 5]), (3, 6, [1, 3, 5]), (3, 4, [0, 2, 3])]
+    ("ours", "theirs", "sources"), [(1, 2, [1]), (2, 6, [2, 5]), (3, 6, [1, 3, 5]), (3, 4, [0, 2, 3])]
 )
-def test_fewer_blocks_are_evenly_spaced_with_the_last_one(ours, theirs, kept):
+def test_fewer_blocks_are_evenly_spaced_with_the_last_one(ours, theirs, sources):
     some = {path: weight for path, weight in WEIGHTS.items() if not path.startswith("block_1/")}
     blocks = {path.partition("/")[2]: weight for path, weight in some.items() if path.startswith("block_0/")}
     for block in range(theirs):
@@ -47,7 +47,7 @@ def test_fewer_blocks_are_evenly_spaced_with_the_last_one(ours, theirs, kept):
     encoder = built(num_layers=ours)
     assert assign_weights(encoder, some, theirs) == []
     found = values(encoder)
-    for block, source in enumerate(kept):
+    for block, source in enumerate(sources):
         for path in blocks:
             assert (found[f"block_{block}/{path}"] == source).all()
     np.testing.assert_array_equal(found["norm/gamma"], WEIGHTS["norm/gamma"])

@@ -18,7 +18,7 @@ BERT = EncoderConfig.bert(12, 16, 1, num_heads=2, max_length=10)
 
 @pytest.mark.parametrize("name", TINY)
 def test_a_written_encoder_has_the_same_states(tmp_path, name):
-    """Of a DistilBERT too, which has no segments: as a BERT whose segments add nothing."""
+    """A DistilBERT, which has no segments, is written as a BERT with segment embeddings of zero."""
     checkpoint = find_checkpoint(str(GOLDEN / name))
     encoder = filled(checkpoint)
     write_huggingface(tmp_path / "out", encoder, checkpoint.vocabulary, lower_case=name == "bert")
@@ -32,7 +32,7 @@ def test_a_written_encoder_has_the_same_states(tmp_path, name):
         np.testing.assert_array_equal(weights[path], weight)
 
 
-def test_the_folder_is_what_the_reference_expects(tmp_path):
+def test_the_folder_has_the_files_of_the_reference(tmp_path):
     checkpoint = find_checkpoint(str(GOLDEN / "bert"))
     write_huggingface(tmp_path, filled(checkpoint), checkpoint.vocabulary, lower_case=False)
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -61,7 +61,7 @@ def test_rows_without_a_token_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"norm": "pre"}, "norm must be post, got pre"),
         ({"positions": "rotary"}, "positions must be learned, got rotary"),
@@ -70,12 +70,12 @@ def test_rows_without_a_token_are_left_out(tmp_path):
         ({"head_dim": 4}, "head_dim must be hidden_dim / num_heads, got 4"),
     ],
 )
-def test_an_unsupported_encoder_is_rejected_without_writing_files(tmp_path, changes, said):
+def test_an_unsupported_encoder_is_rejected_without_writing_files(tmp_path, changes, message):
     encoder = TransformerEncoder(
         EncoderConfig.bert(12, 16, 1, **{"num_heads": 2, "max_length": 10, **changes})
     )
     encoder.build({"token_ids": (None, None)})
-    with pytest.raises(InputError, match=f"^BERT cannot represent this encoder: {said}$"):
+    with pytest.raises(InputError, match=f"^BERT cannot represent this encoder: {message}$"):
         write_huggingface(tmp_path / "out", encoder, VOCABULARY)
     assert not (tmp_path / "out").exists()
 

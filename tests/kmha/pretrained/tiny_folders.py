@@ -21,7 +21,7 @@ SIZES = {
 
 
 def write_tiny_bert(folder: Path) -> Path:
-    """Twelve positions, a vocabulary learnt from `tests.bundles.TEXTS`."""
+    """Twelve positions, a vocabulary trained on `tests.bundles.TEXTS`."""
     vocabulary = preprocessor().vocabulary
     config = EncoderConfig(
         len(vocabulary),

@@ -30,7 +30,7 @@ def padded(rows, length=None):
 
 
 def hidden(masker, rows, seeds, length=None):
-    """Of each row what the model sees, and the positions with what must be found there."""
+    """The masked token ids of each row, and its masked positions with their targets."""
     ids, mask = padded(rows, length)
     masked = masker(ids, mask, np.asarray(seeds, np.int32), masker.slots(ids.shape[1]))
     seen, positions = (masked.features[name].numpy() for name in ("token_ids", "mask_positions"))
@@ -48,9 +48,9 @@ def words_of(row) -> list[list[int]]:
     """Positions of the tokens of each word, as whole words are defined."""
     words: list[list[int]] = []
     for position, token in enumerate(row):
-        goes_on = position > 0 and token in CONTINUING and row[position - 1] not in SPECIAL
+        continues = position > 0 and token in CONTINUING and row[position - 1] not in SPECIAL
         if token not in SPECIAL:
-            words[-1].append(position) if goes_on else words.append([position])
+            words[-1].append(position) if continues else words.append([position])
     return words
 
 

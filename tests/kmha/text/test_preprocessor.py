@@ -20,7 +20,7 @@ cached = functools.cache(preprocessor)
 def rows(features) -> list[list[int]]:
     """Token ids without padding."""
     ids, mask = features["token_ids"].numpy(), features["padding_mask"].numpy()
-    return [list(row[kept == 1]) for row, kept in zip(ids, mask, strict=True)]
+    return [list(row[is_real == 1]) for row, is_real in zip(ids, mask, strict=True)]
 
 
 @every_tokenization
@@ -37,11 +37,11 @@ def test_features_are_int32_and_padded_on_the_right(tokenization):
 
 @every_tokenization
 @pytest.mark.parametrize("max_length", [3, 5, 24])
-def test_truncation_keeps_both_ends_and_the_first_tokens(tokenization, max_length):
-    cut = cached(tokenization, True, max_length)
-    vocabulary = cut.vocabulary
-    all_tokens = cut.tokenize(tf.constant(TEXTS)).to_list()
-    for row, tokens in zip(rows(cut(tf.constant(TEXTS))), all_tokens, strict=True):
+def test_truncation_retains_both_ends_and_the_first_tokens(tokenization, max_length):
+    layer = cached(tokenization, True, max_length)
+    vocabulary = layer.vocabulary
+    all_tokens = layer.tokenize(tf.constant(TEXTS)).to_list()
+    for row, tokens in zip(rows(layer(tf.constant(TEXTS))), all_tokens, strict=True):
         assert len(row) == min(len(tokens) + 2, max_length)
         assert row[0] == vocabulary.id_of("[CLS]") and row[-1] == vocabulary.id_of("[SEP]")
         assert row[1:-1] == tokens[: max_length - 2]
@@ -70,17 +70,17 @@ def test_a_text_without_tokens_has_only_cls_and_sep(tokenization, text):
 
 @every_tokenization
 def test_any_bytes_give_ids_of_the_vocabulary(tokenization):
-    cut, texts = cached(tokenization), tf.constant(EDGE_CASES)
-    ids = cut(texts)["token_ids"].numpy()
-    assert 0 <= ids.min() and ids.max() < len(cut.vocabulary) and ids.shape[1] <= cut.max_length
-    assert all(len(row) >= 2 for row in rows(cut(texts)))
+    layer, texts = cached(tokenization), tf.constant(EDGE_CASES)
+    ids = layer(texts)["token_ids"].numpy()
+    assert 0 <= ids.min() and ids.max() < len(layer.vocabulary) and ids.shape[1] <= layer.max_length
+    assert all(len(row) >= 2 for row in rows(layer(texts)))
 
 
 @every_tokenization
 def test_only_the_first_bytes_of_a_long_text_are_read(tokenization):
-    cut = cached(tokenization)
+    layer = cached(tokenization)
     for text in EDGE_CASES:
-        assert cut.tokenize(tf.constant([text])).row_lengths().numpy()[0] <= cut.max_bytes
+        assert layer.tokenize(tf.constant([text])).row_lengths().numpy()[0] <= layer.max_bytes
 
 
 @every_tokenization
@@ -89,8 +89,8 @@ def test_only_the_first_bytes_of_a_long_text_are_read(tokenization):
     st.lists(st.one_of(st.binary(max_size=60), st.text(max_size=30).map(str.encode)), min_size=1, max_size=5)
 )
 def test_eager_and_graph_give_the_same_ids(tokenization, texts):
-    cut = cached(tokenization)
-    eager = rows(cut(tf.constant(texts)))
+    layer = cached(tokenization)
+    eager = rows(layer(tf.constant(texts)))
     assert rows(graph(tokenization)(tf.constant(texts))) == eager
     assert rows(graph(tokenization)(tf.constant(texts[-1:]))) == eager[-1:]
 
@@ -102,20 +102,20 @@ def graph(tokenization):
 
 @every_tokenization
 def test_the_pipeline_gives_the_same_ids(tokenization):
-    cut = cached(tokenization)
+    layer = cached(tokenization)
     texts = [*EDGE_CASES, *(text.encode() for text in TEXTS)]
-    batches = tf.data.Dataset.from_tensor_slices(texts).batch(4).map(cut, num_parallel_calls=2)
+    batches = tf.data.Dataset.from_tensor_slices(texts).batch(4).map(layer, num_parallel_calls=2)
     found = [row for features in batches for row in rows(features)]
-    assert found == rows(cut(tf.constant(texts)))
+    assert found == rows(layer(tf.constant(texts)))
 
 
 @every_tokenization
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_valid_texts_need_no_check(tokenization, lower_case):
-    cut = cached(tokenization, lower_case)
+    layer = cached(tokenization, lower_case)
     points = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     texts = tf.constant(["".join(points[i : i + 40]) for i in range(0, len(points), 40)])
-    checked, unchecked = cut.tokenize(texts), cut.tokenize(texts, valid_utf8=True)
+    checked, unchecked = layer.tokenize(texts), layer.tokenize(texts, valid_utf8=True)
     np.testing.assert_array_equal(checked.row_splits, unchecked.row_splits)
     np.testing.assert_array_equal(checked.flat_values, unchecked.flat_values)
 
@@ -123,40 +123,40 @@ def test_valid_texts_need_no_check(tokenization, lower_case):
 @every_tokenization
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_truncation_may_split_a_character(tokenization, offset):
-    cut = cached(tokenization, True, 24)
-    assert cut.max_bytes == BYTES_PER_TOKEN * 24
-    text = "a" * offset + "港" * cut.max_bytes
-    whole = cut.tokenize(tf.constant([text]))
-    assert whole.row_lengths().numpy()[0] <= cut.max_bytes // 3 + offset + 1
-    assert whole.to_list() == cut.tokenize(tf.constant([text]), valid_utf8=True).to_list()
-    shorter = rows(cut(tf.constant([text[: cut.max_bytes // 3]])))
-    assert rows(cut(tf.constant([text]))) == shorter
+    layer = cached(tokenization, True, 24)
+    assert layer.max_bytes == BYTES_PER_TOKEN * 24
+    text = "a" * offset + "港" * layer.max_bytes
+    whole = layer.tokenize(tf.constant([text]))
+    assert whole.row_lengths().numpy()[0] <= layer.max_bytes // 3 + offset + 1
+    assert whole.to_list() == layer.tokenize(tf.constant([text]), valid_utf8=True).to_list()
+    shorter = rows(layer(tf.constant([text[: layer.max_bytes // 3]])))
+    assert rows(layer(tf.constant([text]))) == shorter
 
 
 @every_tokenization
 def test_bytes_after_the_maximum_are_ignored(tokenization):
-    cut = cached(tokenization)
-    text = b"old bread " * (cut.max_bytes // 10 + 1)
-    text = text[: cut.max_bytes]
-    both = cut.tokenize(tf.constant([text, text + b"\xff harbour" * 9])).to_list()
+    layer = cached(tokenization)
+    text = b"old bread " * (layer.max_bytes // 10 + 1)
+    text = text[: layer.max_bytes]
+    both = layer.tokenize(tf.constant([text, text + b"\xff harbour" * 9])).to_list()
     assert both[0] == both[1]
 
 
 @every_tokenization
 def test_invalid_bytes_are_replacement_characters(tokenization):
-    cut = cached(tokenization)
-    both = cut.tokenize(tf.constant([b"old \xff bread", "old \ufffd bread".encode()])).to_list()
+    layer = cached(tokenization)
+    both = layer.tokenize(tf.constant([b"old \xff bread", "old \ufffd bread".encode()])).to_list()
     assert both[0] == both[1]
-    last = cut.vocabulary.id_of("d" if tokenization == "char" else "bread")
-    assert cut.unknown_id in both[0] and both[0][-1] == last
+    last = layer.vocabulary.id_of("d" if tokenization == "char" else "bread")
+    assert layer.unknown_id in both[0] and both[0][-1] == last
 
 
 def test_a_layer_is_recreated_from_its_config():
-    cut = cached("char", False, 9)
-    again = Preprocessor(cut.vocabulary, **cut.get_config())
+    layer = cached("char", False, 9)
+    again = Preprocessor(layer.vocabulary, **layer.get_config())
     assert (
         again.get_config()
-        == cut.get_config()
+        == layer.get_config()
         == {
             "tokenization": "char",
             "lower_case": False,
@@ -164,7 +164,7 @@ def test_a_layer_is_recreated_from_its_config():
         }
     )
     texts = tf.constant(TEXTS)
-    assert rows(again(texts)) == rows(cut(texts))
+    assert rows(again(texts)) == rows(layer(texts))
 
 
 @pytest.mark.parametrize("max_length", [2, 0, -1])
@@ -207,7 +207,7 @@ def tokens_of(
 
 
 def every_character(lower_case: bool) -> Vocabulary:
-    """So that each character stays visible in the ids, at the start of a word and inside."""
+    """A vocabulary with every character, at the start of a word and inside a word."""
     characters = [chr(code) for code in BLOCKS if not lower_case or agrees(chr(code))]
     seen = sorted({c for char in characters for c in char + plain(char) + plain(char.lower()) if c.strip()})
     return Vocabulary([*SPECIAL_TOKENS, *seen, *(f"##{c}" for c in seen), "##ing", "the", "##er", "ab"])
@@ -221,7 +221,7 @@ REFERENCES = {
 }
 
 
-def assert_like_the_reference(texts: list[str], lower_case: bool) -> None:
+def assert_equals_reference(texts: list[str], lower_case: bool) -> None:
     found = OURS[lower_case].tokenize(tf.constant(texts)).to_list()
     encoded = REFERENCES[lower_case].encode_batch(texts, add_special_tokens=False)
     assert found == [encoding.ids for encoding in encoded]
@@ -247,7 +247,7 @@ def assert_like_the_reference(texts: list[str], lower_case: bool) -> None:
 )
 def test_wordpiece_equals_the_reference(text, lower_case):
     # "æ" and "ø" have no accents to strip; every character is in both vocabularies.
-    assert_like_the_reference([text], lower_case)
+    assert_equals_reference([text], lower_case)
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -260,7 +260,7 @@ def test_wordpiece_equals_the_reference_on_any_text_of_agreed_characters(lower_c
     texts = [" ".join(some) for some in data.draw(st.lists(words, min_size=1, max_size=8))]
     # The reference parses special tokens in texts.
     assume(not any(token in text for text in texts for token in SPECIAL_TOKENS))
-    assert_like_the_reference(texts, lower_case)
+    assert_equals_reference(texts, lower_case)
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,11 @@ def test_wordpiece_equals_the_reference_on_any_text_of_agreed_characters(lower_c
         ("Й", "и"),
     ],
 )
-def test_wordpiece_by_hand(text, expected):
+def test_wordpiece_equals_a_manual_example(text, expected):
     assert tokens_of(text, PIECES) == expected.split()
 
 
-def test_case_and_accents_are_kept_without_lower_case():
+def test_case_and_accents_are_retained_without_lower_case():
     assert tokens_of("café Cafe cafe Ж", PIECES, lower_case=False) == ["café", "[UNK]", "cafe", "Ж"]
 
 
@@ -320,7 +320,7 @@ def test_all_white_space_separates_words(tokenization, lower_case):
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_white_space_tokens_are_kept(lower_case):
+def test_white_space_tokens_of_the_vocabulary_are_retained(lower_case):
     assert tokens_of("a \u2028 b", ["a", "b", "\u2028"], "wordpiece", lower_case) == ["a", "\u2028", "b"]
 
 
@@ -348,7 +348,7 @@ def test_chinese_characters_are_words():
         ("a\0b", True, "a b"),
     ],
 )
-def test_characters_keep_single_spaces(text, lower_case, expected):
+def test_white_space_between_characters_is_one_space(text, lower_case, expected):
     assert tokens_of(text, ["a", "b", " ", "港", "港a"], "char", lower_case) == list(expected)
 
 
@@ -357,7 +357,7 @@ def test_an_unknown_character_costs_one_token():
     assert found == ["a", "[UNK]", "[UNK]", "[UNK]", "a"]
 
 
-def test_characters_without_any_character_known():
+def test_unknown_characters_are_unknown_tokens():
     assert tokens_of("ab", ["ab"], "char") == ["[UNK]"] * 2
 
 

@@ -51,7 +51,7 @@ def test_line_ends_of_every_system_are_read(tmp_path, end):
     assert Vocabulary.read(path).tokens == SPECIAL_TOKENS
 
 
-def test_ids_are_places_and_special_tokens_may_stand_anywhere():
+def test_ids_are_positions_and_special_tokens_may_be_anywhere():
     vocabulary = Vocabulary(["a", *reversed(SPECIAL_TOKENS), "b"])
     assert [vocabulary.id_of(token) for token in vocabulary.tokens] == list(range(7))
     assert len(vocabulary) == 7

@@ -1,4 +1,4 @@
-"""Learning a vocabulary: repeatable, within its size, and by the rules of the tokenizer that will use it."""
+"""Training a vocabulary: reproducible, within its size, and by the rules of its tokenizer."""
 
 import json
 import os
@@ -68,19 +68,19 @@ def test_special_tokens_come_first(tokenization):
 
 @every_tokenization
 @pytest.mark.parametrize("size", [6, 7, 20, 33, 90, 1000])
-def test_the_size_is_never_passed(tokenization, size):
+def test_the_size_is_never_exceeded(tokenization, size):
     assert min(size, 7) - 1 <= len(train_vocabulary(TEXTS, tokenization, size, 1)) <= size
 
 
-def test_a_small_wordpiece_vocabulary_keeps_the_most_frequent_characters():
+def test_a_small_wordpiece_vocabulary_has_the_most_frequent_characters():
     texts = ["aaaa bbb cc d"] * 3
     assert set(train_vocabulary(texts, "wordpiece", 9, 1).tokens[5:]) == {"a", "b", "##a", "##b"}
 
 
 def test_many_characters_that_never_continue_a_word_need_one_token_each():
     ideographs = "".join(chr(0x4E00 + i) for i in range(50))
-    learnt = train_vocabulary([ideographs, "ab"], "wordpiece", 5 + 52 + 1, 1)
-    assert set(ideographs) <= set(learnt.tokens)
+    trained = train_vocabulary([ideographs, "ab"], "wordpiece", 5 + 52 + 1, 1)
+    assert set(ideographs) <= set(trained.tokens)
 
 
 @every_tokenization
@@ -189,8 +189,8 @@ def test_texts_are_tokenized_as_before(tokenization, given_texts):
 def test_unused_tokens_are_removed_but_new_words_can_be_spelled():
     whole = WHOLE["wordpiece"]
     pruned = prune_vocabulary(whole, iter(TEXTS), "wordpiece", lower_case=True).vocabulary
-    gone = set(whole.tokens) - set(pruned.tokens)
-    assert {"captains", "船"} <= gone and len(pruned) < len(whole)
+    removed = set(whole.tokens) - set(pruned.tokens)
+    assert {"captains", "船"} <= removed and len(pruned) < len(whole)
     assert "bread" in pruned.tokens
     for character in "bread":
         assert {character, f"##{character}"} & set(whole.tokens) <= set(pruned.tokens)

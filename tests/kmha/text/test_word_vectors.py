@@ -38,7 +38,7 @@ def test_empty_lines_and_an_empty_file(tmp_path):
     assert read(tmp_path, "\nbread 1 2 3\n\n") == {"bread": [1, 2, 3]}
 
 
-def test_the_first_line_of_a_word_wins(tmp_path):
+def test_the_first_line_of_a_word_is_used(tmp_path):
     assert read(tmp_path, "bread 1 2 3\nbread 7 8 9\n") == {"bread": [1, 2, 3]}
     assert read(tmp_path, "BREAD 1 2 3\nBread 7 8 9\n") == {"bread": [1, 2, 3]}
 
@@ -68,7 +68,7 @@ def test_only_the_line_feed_ends_a_line_and_only_the_space_a_field(tmp_path, odd
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "given"),
+    ("content", "line", "got"),
     [
         ("bread 1 2\n", 1, "got 2"),
         ("bread 1 2 3\nstone 1 2 3 4\n", 2, "got 4"),
@@ -77,10 +77,10 @@ def test_only_the_line_feed_ends_a_line_and_only_the_space_a_field(tmp_path, odd
         ("bread " + "1 " * 300, 1, "got 300"),
     ],
 )
-def test_another_width_is_rejected_by_line_and_flag(tmp_path, content, line, given):
+def test_another_width_is_rejected_by_line_and_flag(tmp_path, content, line, got):
     message = refused(tmp_path, content)
     assert f"vectors.txt:{line}: expected vectors of 3 numbers (--encoder.hidden-dim)" in message
-    assert message.endswith(given)
+    assert message.endswith(got)
 
 
 @pytest.mark.parametrize("value", ["x", "nan", "inf", "-inf", "1e99", "1,5", ""])
@@ -120,7 +120,7 @@ def test_only_the_rows_with_a_vector_change():
     assert after[list(vectors)].std() == pytest.approx(before.std(), rel=1e-4)
 
 
-def test_no_vectors_change_nothing():
+def test_without_vectors_the_table_does_not_change():
     before = np.ones((3, 2))
     weights = table(before)
     assign_vectors(weights, {})

@@ -1,4 +1,4 @@
-"""Where the words of raw texts are."""
+"""Positions of the words of raw texts."""
 
 import unicodedata
 
@@ -52,7 +52,7 @@ def test_every_visible_character_is_in_exactly_one_word(text):
             assert unicodedata.category(text[place])[0] in "ZC"
 
 
-def test_texts_of_a_batch_do_not_touch_and_words_are_spelt_out():
+def test_texts_of_a_batch_are_separate_and_words_are_spelled_out():
     found = split_words(tf.constant(["ab", "", "cd e", "fg"]))
     assert found.words.to_list() == [[b"ab"], [], [b"cd", b"e"], [b"fg"]]
     assert found.firsts.to_list() == [[0], [], [0, 3], [0]]
@@ -66,9 +66,9 @@ def test_each_value_has_its_row(lengths):
     np.testing.assert_array_equal(rows_of_values(splits), np.repeat(np.arange(len(lengths)), lengths))
 
 
-@pytest.mark.parametrize("cut", [spell_words, lambda texts: split_words(texts).ends.flat_values])
-def test_one_long_text_among_many_does_not_make_all_of_them_long(cut):
+@pytest.mark.parametrize("split", [spell_words, lambda texts: split_words(texts).ends.flat_values])
+def test_one_long_text_does_not_pad_all_texts(split):
     # Padded to the longest, the texts would take 160 GB.
     texts = tf.constant([b"word"] * 20_000 + [b"a" * 1_000_000])
-    found = cut(texts)
+    found = split(texts)
     assert found.shape[0] == 20_001

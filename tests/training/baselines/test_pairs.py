@@ -51,16 +51,16 @@ def test_equal_text_has_cosine_1_and_empty_text_0(paraphrases):
 def test_right_candidates_rank_first():
     a, b, labels, queries = columns(ranking_rows(80, 5, 1))
     labels, queries = np.array(labels), np.array(queries)
-    learnt = queries < "q5"
+    trained_on = queries < "q5"
     baseline = fit_pair_baseline(
-        [text for text, known in zip(a, learnt, strict=True) if known],
-        [text for text, known in zip(b, learnt, strict=True) if known],
-        labels[learnt],
+        [text for text, known in zip(a, trained_on, strict=True) if known],
+        [text for text, known in zip(b, trained_on, strict=True) if known],
+        labels[trained_on],
         target="binary",
         seed=0,
     )
     for name, scores in baseline.scores(a, b).items():
-        evaluated = np.unique(queries[~learnt])
+        evaluated = np.unique(queries[~trained_on])
         best = [labels[queries == query][scores[queries == query].argmax()] for query in evaluated]
         assert len(evaluated) > 20 and np.mean(best) > 0.7, name
 
@@ -93,11 +93,11 @@ def test_scripts_without_spaces():
     assert all(scores[0] > scores[1] for scores in found.values())
 
 
-@pytest.mark.parametrize(("label", "answers"), [(1, (0.5, 1.0)), (0, (0.0, 0.5))])
-def test_single_label_is_always_predicted(label, answers):
+@pytest.mark.parametrize(("label", "bounds"), [(1, (0.5, 1.0)), (0, (0.0, 0.5))])
+def test_single_label_is_always_predicted(label, bounds):
     texts = ["red car", "blue car"]
     found = fit_pair_baseline(texts, texts, [label] * 2, target="binary", seed=0).scores(texts, texts)[LINEAR]
-    assert ((found > answers[0]) & (found < answers[1])).all()
+    assert ((found > bounds[0]) & (found < bounds[1])).all()
     ids = fit_pair_baseline(texts, texts, [label] * 2, target="classes", seed=0).scores(texts, texts)[LINEAR]
     assert ids.tolist() == [label] * 2
     grades = fit_pair_baseline(texts[:1], texts[:1], [label], target="graded", seed=0)

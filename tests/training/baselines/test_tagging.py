@@ -23,7 +23,7 @@ NAMES = ["Anna", "Bob", "Cleo", "Dora", "Emil", "Finn"]
 
 
 def sentences(count: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """What a word is depends on the one before: a name behind "in" is a place."""
+    """The tag of a word depends on the word before it: a name after "in" is a place."""
     generator = np.random.default_rng(seed)
     words, tags = [], []
     for _ in range(count):
@@ -50,8 +50,10 @@ def test_linear_model_wins_if_context_matters(kind):
     baseline = fit_tag_baseline(*TRAIN, *HELD, seed=0)
     assert ("CRF" in baseline.description) == (kind == "chain")
     assert baseline.description.endswith("60 training rows")
-    answers = baseline.predict(HELD[0])
-    assert tag_scores(HELD[1], answers, "bio")["span_f1"] == baseline.validation_scores[baseline.description]
+    predictions = baseline.predict(HELD[0])
+    assert (
+        tag_scores(HELD[1], predictions, "bio")["span_f1"] == baseline.validation_scores[baseline.description]
+    )
     assert baseline.validation_scores[baseline.description] > 0.95
     assert min(baseline.validation_scores.values()) < 0.7
     assert baseline.predict([["lived", "in", "Bob", "."], []]) == [["O", "O", "B-LOC", "O"], []]
@@ -107,7 +109,7 @@ def test_odd_words(kind):
 
 
 def test_greedy_tagger_uses_the_previous_tag():
-    # The same word again and again: only what stands before tells the tags apart.
+    # The word is always the same: only the previous tag distinguishes the tags.
     words, tags = [["first", "x", "x", "x"]] * 5, [["A", "B", "A", "B"]] * 5
     tagger = fit_greedy(words, tags, seed=0)
     assert isinstance(tagger, GreedyTagger) and tagger.previous.shape == (3, 2)
@@ -184,5 +186,5 @@ def test_features_of_a_word_are_distinct(sentence):
 @given(sentence=words, more=words)
 def test_words_far_away_do_not_matter(sentence, more):
     gap = ["x"] * 2
-    alone, beside = word_features([*sentence, *gap]), word_features([*sentence, *gap, *more])
-    assert alone[: len(sentence)] == beside[: len(sentence)]
+    alone, extended = word_features([*sentence, *gap]), word_features([*sentence, *gap, *more])
+    assert alone[: len(sentence)] == extended[: len(sentence)]

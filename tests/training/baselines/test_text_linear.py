@@ -28,8 +28,8 @@ def test_sixteen_rows_are_memorized(texts, unit, unseen):
 def test_label_ids_may_have_gaps():
     ids = np.array([7, 2, 4, 4] * 4)
     baseline = fit_baseline(_ENGLISH, ids, multi_label=False, seed=0)
-    answers = baseline.predict(_ENGLISH)
-    assert answers.dtype == np.int64 and answers.tolist() == ids.tolist()
+    predictions = baseline.predict(_ENGLISH)
+    assert predictions.dtype == np.int64 and predictions.tolist() == ids.tolist()
 
 
 def test_single_label_is_always_predicted():
@@ -44,9 +44,9 @@ def test_several_labels(with_validation):
     targets = np.array([["red" in text, "car" in text, True, False] for text in texts], np.int8)
     validation = (texts[:12], targets[:12]) if with_validation else None
     baseline = fit_baseline(texts, targets, multi_label=True, seed=0, validation=validation)
-    answers = baseline.predict(texts)
-    assert answers.dtype == np.int8
-    assert answers.tolist() == targets.tolist()
+    predictions = baseline.predict(texts)
+    assert predictions.dtype == np.int8
+    assert predictions.tolist() == targets.tolist()
     assert baseline.thresholds is not None and baseline.thresholds.shape == (4,)
 
 

@@ -52,7 +52,7 @@ ends = st.none() | st.integers(-3, 3)
 
 
 @given(low=ends, above=ends, high=ends, below=ends, number=st.integers(-4, 4))
-def test_each_end_counts(low, above, high, below, number):
+def test_each_bound_is_checked(low, above, high, below, number):
     expected = (
         (low is None or number >= low)
         and (above is None or number > above)
@@ -63,6 +63,6 @@ def test_each_end_counts(low, above, high, below, number):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_no_range_holds_what_is_not_finite(number):
+def test_no_range_contains_nan_or_infinity(number):
     assert not Range().holds(number)
     assert str(Range()) == "a finite number"

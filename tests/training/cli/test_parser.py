@@ -88,7 +88,7 @@ def test_a_wrong_flag_is_one_line_that_names_it(arguments, message):
 @pytest.mark.parametrize(
     ("encoding", "terminal"), [("ascii", False), ("utf-8", False), ("ascii", True), ("utf-8", True)]
 )
-def test_the_message_is_the_same_in_a_frame_in_colours_or_plain(encoding, terminal, monkeypatch):
+def test_the_message_does_not_depend_on_encoding_or_terminal(encoding, terminal, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     out.isatty = lambda: terminal
     monkeypatch.setenv("TERM", "xterm")
@@ -104,7 +104,7 @@ def test_a_missing_argument_is_named_with_its_help():
     assert str(caught.value) == "missing PLACE (Where)"
 
 
-def test_a_number_out_of_range_is_blamed_on_the_file_only_where_it_stands_there(tmp_path):
+def test_out_of_range_errors_name_the_config_file_only_if_it_has_the_value(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("[section]\nrows = 0\n")
     with pytest.raises(InputError) as caught:
@@ -123,7 +123,7 @@ def raising(error: BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "printed"),
     [
         (InputError("a.csv:3: one\nline"), 2, "error: a.csv:3: one line\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
@@ -132,16 +132,16 @@ def raising(error: BaseException):
         (OSError(errno.ENOSPC, "full", "runs/a"), 1, "error: the disk is full, writing runs/a\n"),
     ],
 )
-def test_how_a_command_ends(error, status, said, monkeypatch):
+def test_each_error_has_its_exit_status_and_message(error, status, printed, monkeypatch):
     out, err = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     assert run(raising(error)) == status
-    assert err.getvalue() == said
+    assert err.getvalue() == printed
     assert out.getvalue() == ""
 
 
-def test_other_errors_are_ours_and_keep_their_traceback():
+def test_unexpected_errors_keep_their_traceback():
     with pytest.raises(PermissionError):
         run(raising(PermissionError(errno.EACCES, "no")))
     with pytest.raises(ZeroDivisionError):
@@ -168,7 +168,7 @@ def test_a_stop_that_a_command_reports_is_not_reported_twice(capsys):
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment, request):
     """Converters call back into Python and discard every exception."""
-    # A background job of a shell ignores SIGINT, and so does its Python.
+    # Background jobs of a shell ignore SIGINT, and so does a Python process among them.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     final = tmp_path / "m.tflite"
@@ -201,23 +201,23 @@ def test_a_group_is_published_before_a_stop(tmp_path):
     assert run(publish) == 130 and (tmp_path / "second").exists()
 
 
-def test_what_is_told_is_written_in_one_piece(monkeypatch):
-    """In two, another thread's line may come between the words and their end."""
+def test_messages_are_written_in_one_piece(monkeypatch):
+    """With two writes, a line of another thread may come between a message and its line end."""
     written = []
 
-    class Heard(io.StringIO):
+    class RecordingStream(io.StringIO):
         def write(self, text):
             written.append(text)
             return len(text)
 
-    monkeypatch.setattr(sys, "stderr", Heard())
+    monkeypatch.setattr(sys, "stderr", RecordingStream())
     logger.info("a line")
     assert written == ["a line\n"]
     monkeypatch.setattr(sys, "stderr", None)
     logger.info("to nobody")
 
 
-def test_output_is_utf8_whatever_the_locale_is(monkeypatch):
+def test_output_is_utf8_in_any_locale(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert run(lambda: print("中文") or 0) == 0
@@ -269,7 +269,7 @@ def flags(tmp_path: Path, text: str) -> list[str]:
         ("section.file = 'a b.txt'", ["--section.file=a b.txt"]),
     ],
 )
-def test_a_file_is_spelt_as_flags(tmp_path, text, expected):
+def test_config_files_are_converted_to_flags(tmp_path, text, expected):
     assert flags(tmp_path, text) == expected
 
 
@@ -308,7 +308,7 @@ def test_a_file_is_spelt_as_flags(tmp_path, text, expected):
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_key(tmp_path, text, message):
+def test_config_file_errors_name_file_and_key(tmp_path, text, message):
     with pytest.raises(InputError) as caught:
         flags(tmp_path, text)
     assert str(caught.value) == message.format(path=tmp_path / "a.toml")

@@ -79,7 +79,7 @@ def test_linear_models_are_called_with_text():
     assert call is not None and call()[0].startswith("The")
 
 
-def test_a_run_is_describe_encoder_by_its_blocks():
+def test_a_run_is_described_by_its_blocks():
     assert describe_encoder(EncoderConfig(50, 16, 1, 1)) == "attention, 1 head, 1 layer of 16"
     whole = EncoderConfig(50, 16, 2, 4, ngram_buckets=101)
     assert describe_encoder(whole) == "attention, 4 heads, 2 layers of 16, n-grams"

@@ -19,7 +19,7 @@ from training.config.config import (
 from training.config.validation import check_settings
 from training.tasks.settings import ClassifySettings
 
-# What only some runs set: of a task, of a student, of a pretrained encoder, or of few labels.
+# Settings of some runs only: of a task, a student, a pretrained encoder, or few labels.
 TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune", "fewshot")
 MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 75, 16
 
@@ -39,12 +39,12 @@ def through_toml(config: FitConfig, path: Path) -> FitConfig:
     return dataclasses.replace(parse(FitConfig, ["--config", str(path)], "fit"), config=None)
 
 
-def test_the_defaults_are_fine_and_survive_the_file(tmp_path):
+def test_defaults_are_valid_and_are_read_back_unchanged(tmp_path):
     check_settings(FitConfig())
     assert through_toml(FitConfig(), tmp_path / "a.toml") == FitConfig()
 
 
-def test_settings_are_few():
+def test_the_number_of_settings_is_limited():
     names = fields(FitConfig())
     of_tasks = {task: [name for name in names if name.startswith(f"{task}.")] for task in TASKS}
     assert all(0 < len(each) <= MOST_TASK_FIELDS for each in of_tasks.values())
@@ -52,7 +52,7 @@ def test_settings_are_few():
 
 
 strings = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1)
-# A path never keeps a slash at its end, "." is nothing, and "None" no path.
+# Paths have no trailing slash, "." is the empty path, and "None" means no path.
 names = st.text(st.characters(categories=["L", "N"]), min_size=1).filter(lambda name: name != "None")
 
 
@@ -65,7 +65,7 @@ names = st.text(st.characters(categories=["L", "N"]), min_size=1).filter(lambda 
     head_dim=st.none() | st.integers(1, 99),
     baseline=st.booleans(),
 )
-def test_what_is_written_is_what_is_read(
+def test_written_settings_are_read_back_unchanged(
     tmp_path_factory, separator, name, orders, rate, multi_label, head_dim, baseline
 ):
     config = FitConfig(
@@ -95,11 +95,11 @@ def test_the_run_is_named_after_its_data(data, folder):
     assert FitConfig(data=data, out=Path("here")).out_folder() == Path("here")
 
 
-def test_equal_settings():
+def test_equal_settings_have_no_differences():
     assert differences({"a": 1, "b": {"c": [1]}}, {"b": {"c": [1]}, "a": 1}) == ""
 
 
-def test_all_that_differ_are_named_as_flags():
+def test_differences_are_named_as_flags():
     began = {"text": {"max_length": 8, "same": 1}, "seed": 0, "gone": True}
     now = {"text": {"max_length": 9, "same": 1}, "seed": 0, "new": "x"}
     assert differences(began, now) == (
@@ -107,5 +107,5 @@ def test_all_that_differ_are_named_as_flags():
     )
 
 
-def test_some_may_differ():
+def test_ignored_settings_may_differ():
     assert differences({"a": {"b": 1}, "c": 1}, {"a": {"b": 2}, "c": 2}, ["a.b"]) == "--c 1, got 2"

@@ -63,7 +63,7 @@ def test_a_linear_path_needs_less_training(batches, rows, epochs):
 @pytest.mark.parametrize(
     ("rows", "labels", "epochs"), [(10_157, 20, 4), (10_157, 15, 3), (10_157, 4, 2), (43_283, 28, 2)]
 )
-def test_many_labels_of_long_texts_are_read_more_often(rows, labels, epochs):
+def test_many_labels_of_long_texts_get_more_epochs(rows, labels, epochs):
     config = ResolvedConfig(encoder=EncoderSection(linear=True))
     filled = resolve_data_defaults(config, SEVERAL, np.full(rows, 200), 1_200, num_labels=labels)
     assert filled.train.epochs == epochs
@@ -127,13 +127,15 @@ def test_taggers_get_rotary_positions_cased_texts_and_less_dropout():
     assert (config.encoder.positions, config.text.lower_case) == ("rotary", False)
     others = resolve_config(FitConfig())
     assert (others.encoder.positions, others.text.lower_case) == ("learned", True)
-    spelt, single = (
+    with_characters, single = (
         resolve_data_defaults(config, TagTask(characters=characters), SHORT, 100).encoder
         for characters in (True, False)
     )
     classified = resolve_data_defaults(others, ONE, SHORT, 100).encoder
-    assert (single.dropout or 1) < (spelt.dropout or 1) <= (classified.dropout or 0)
-    assert (single.token_dropout or 1) < (spelt.token_dropout or 1) < (classified.token_dropout or 0)
+    assert (single.dropout or 1) < (with_characters.dropout or 1) <= (classified.dropout or 0)
+    assert (
+        (single.token_dropout or 1) < (with_characters.token_dropout or 1) < (classified.token_dropout or 0)
+    )
 
 
 @pytest.mark.parametrize(("batches", "epochs"), [(10, 6), (125, 4), (275, 2), (5000, 2)])
@@ -158,7 +160,7 @@ def starting_from(run, **values):
     return FitConfig(encoder=EncoderSection(pretrained=str(run), **values), text=TextSection(max_length=20))
 
 
-def test_without_a_checkpoint_the_shape_is_the_usual_one():
+def test_without_a_checkpoint_the_shape_is_the_default():
     section = resolve_shape(FitConfig(encoder=EncoderSection(hidden_dim=24))).encoder
     assert section.hidden_dim == 24
     assert all(
@@ -177,19 +179,19 @@ def test_the_shape_is_that_of_the_checkpoint(run):
     assert (encoder.norm_epsilon, encoder.num_segments, encoder.max_length) == (1e-9, 2, 20)
 
 
-def test_settings_that_were_filled_in_can_be_given_again(run):
+def test_resolved_settings_can_be_resolved_again(run):
     config = resolve_config(starting_from(run))
     assert resolve_config(config) == config
     check_settings(config)
 
 
 @pytest.mark.parametrize("task", ["classify", "match", "tag"])
-def test_tags_too_keep_the_positions_and_the_case_of_the_checkpoint(run, task):
+def test_every_task_has_the_positions_and_the_case_of_the_checkpoint(run, task):
     config = resolve_config(dataclasses.replace(starting_from(run), task=task))
     assert (config.encoder.positions, config.text.lower_case) == ("learned", True)
 
 
-def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
+def test_pairs_are_read_as_one_sequence_by_default(run):
     config = dataclasses.replace(starting_from(run), task="match")
     match: Any = task_section(resolve_config(config))
     assert (match.form, match.overlap) == ("joint", False)
@@ -197,7 +199,7 @@ def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
         match = task_section(resolve_config(dataclasses.replace(config, match=settings)))
         assert (match.form, match.overlap) == (settings.form or "joint", bool(settings.overlap))
     for written in (resolve_config(config).match, task_section(resolve_config(FitConfig(task="match")))):
-        # In config.toml the form stays open: the rows decide whether they are few.
+        # config.toml does not fix the form, which may depend on the number of rows.
         assert written == MatchSettings()
 
 
@@ -258,13 +260,13 @@ def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, messag
         ({"vocabulary": "v.txt"}, "--text.vocabulary: expected none with --encoder.pretrained, got v.txt"),
     ],
 )
-def test_texts_cut_in_another_way_are_refused(run, text, message):
+def test_text_settings_that_contradict_the_checkpoint_are_refused(run, text, message):
     with pytest.raises(InputError) as caught:
         resolve_shape(dataclasses.replace(starting_from(run), text=TextSection(**{"max_length": 20, **text})))
     assert str(caught.value) == message
 
 
-def test_both_texts_of_a_pair_must_have_room(run):
+def test_both_texts_of_a_pair_must_fit_the_positions(run):
     config = dataclasses.replace(starting_from(run), task="match")
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, train="pairs.csv"))
     with pytest.raises(
@@ -282,7 +284,7 @@ def test_several_granularities_are_refused(run):
         check_settings(config)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path):
+def test_invalid_checkpoints_are_refused(tmp_path):
     for name in ("nowhere", str(tmp_path)):
         with pytest.raises(InputError, match=f"--encoder.pretrained {name}: expected "):
             check_settings(FitConfig(encoder=EncoderSection(pretrained=name)))
@@ -291,17 +293,17 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("size", "shape"), [("tiny", (128, 2, 2, 512)), ("mini", (256, 4, 4, 1024)), ("small", (512, 4, 8, 2048))]
 )
-def test_names_stand_for_published_shapes(size, shape):
+def test_size_names_select_published_shapes(size, shape):
     config = FitConfig(encoder=EncoderSection(size=size))
     check_settings(config)
     encoder = encoder_config(resolve_config(config), 99, 1)
     assert isinstance(encoder, EncoderConfig)
     assert (encoder.hidden_dim, encoder.num_layers, encoder.num_heads, encoder.intermediate_dim) == shape
-    # What a run records makes the same run.
+    # Resolving the recorded settings again changes nothing.
     assert resolve_size(resolve_size(config.encoder)) == resolve_size(config.encoder)
 
 
-def test_without_a_name_numbers_stay():
+def test_explicit_sizes_stay_without_a_size_name():
     encoder = EncoderSection(hidden_dim=24)
     assert resolve_size(encoder) == encoder
 
@@ -316,13 +318,13 @@ def test_without_a_name_numbers_stay():
         ({"head_dim": 32}, "--encoder.head-dim: expected 64 for --encoder.size tiny, got 32"),
     ],
 )
-def test_numbers_that_contradict_the_name_are_refused(values, message):
+def test_sizes_that_contradict_the_size_name_are_refused(values, message):
     with pytest.raises(InputError) as caught:
         check_settings(FitConfig(encoder=EncoderSection(size="tiny", **values)))
     assert str(caught.value) == message
 
 
-def test_numbers_that_agree_with_the_name_are_taken():
+def test_sizes_that_agree_with_the_size_name_are_accepted():
     encoder = resolve_size(EncoderSection(size="mini", hidden_dim=256, head_dim=64))
     assert (encoder.num_layers, encoder.intermediate_dim) == (4, 1024)
 
@@ -357,7 +359,7 @@ def test_classifiers_with_a_checkpoint_have_a_linear_path(run, task, expected):
     config = dataclasses.replace(starting_from(run), task=task)
     resolved = resolve_config(config)
     assert resolved.encoder.linear is expected
-    # A checkpoint has learned from whole texts.
+    # Checkpoints were trained on whole texts.
     assert left_out_share(resolve_data_defaults(resolved, ONE, LONG, 10)) == 0
 
 
@@ -378,8 +380,8 @@ def test_a_checkpoint_with_too_many_tokens_for_the_hashes_has_no_linear_path(run
         ("match", {}, 0.5, 256),
     ],
 )
-def test_long_documents_are_read_further(task, sections, long_share, expected):
-    """Whether texts have more than 256 tokens of four bytes each."""
+def test_long_documents_get_a_larger_max_length(task, sections, long_share, expected):
+    """Some texts have more than 256 tokens of four bytes each."""
     text_bytes = np.full(1000, 4 * 256)
     text_bytes[: int(1000 * long_share)] += 1
     config = resolve_config(FitConfig(task=task, **sections))

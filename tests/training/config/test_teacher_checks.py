@@ -5,7 +5,7 @@ import pytest
 
 from kmha.errors import InputError
 from training.config.config import DataSection, DistillSection, FitConfig
-from training.config.validation import check_same_answers, check_teacher, teacher_origins
+from training.config.validation import check_teacher, check_teacher_labels, teacher_origins
 from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 from training.tasks.tag.task import TagTask
@@ -14,7 +14,7 @@ KINDS = {"classify": {"multi_label": False}, "match": {"target": "binary"}, "tag
 
 
 def write_run(folder: Path, task: str, labels: list[str], **values) -> Path:
-    """What is read of a run before TensorFlow is."""
+    """Writes the file of a run that is read before TensorFlow is imported."""
     folder.mkdir()
     manifest = {"format": 1, "task": task, "labels": labels, "thresholds": None, "text": {}, "files": {}}
     (folder / "bundle.json").write_text(json.dumps({**manifest, **KINDS[task], **values}))
@@ -30,7 +30,7 @@ def config_of(task: str = "classify", match: MatchTask = MatchTask(), **distill)
     ("name", "value"),
     [("hidden_states", 1.0), ("attention", 0.1), ("texts", Path("a")), ("cache", Path("b"))],
 )
-def test_settings_for_a_teacher_want_one(name, value):
+def test_distillation_settings_require_a_teacher(name, value):
     with pytest.raises(InputError) as caught:
         check_teacher(config_of(**{name: value}))
     flag = name.replace("_", "-")
@@ -38,7 +38,7 @@ def test_settings_for_a_teacher_want_one(name, value):
     check_teacher(config_of(temperature=9.0))
 
 
-def test_another_task_is_refused(tmp_path):
+def test_a_teacher_of_another_task_is_refused(tmp_path):
     run = write_run(tmp_path / "run", "match", ["score"])
     with pytest.raises(InputError) as caught:
         check_teacher(config_of(teacher=run))
@@ -47,21 +47,21 @@ def test_another_task_is_refused(tmp_path):
     )
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_the_teacher_must_be_a_run_folder(tmp_path):
     with pytest.raises(
         InputError, match=r"^--distill.teacher .*/none: .*expected a run folder with bundle.json"
     ):
         check_teacher(config_of(teacher=tmp_path / "none"))
 
 
-def test_a_loss_over_all_pairs_of_a_batch_has_no_teacher(tmp_path):
+def test_a_loss_over_all_pairs_of_a_batch_cannot_have_a_teacher(tmp_path):
     run = write_run(tmp_path / "run", "match", ["score"])
     task = MatchTask(form="bi", loss="contrastive")
     with pytest.raises(InputError, match="^--match.loss: expected one that scores each pair by itself"):
         check_teacher(config_of("match", task, teacher=run))
 
 
-def test_a_cache_is_a_folder(tmp_path):
+def test_the_cache_must_be_a_folder(tmp_path):
     run = write_run(tmp_path / "run", "classify", ["a", "b"])
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"^--distill.cache .*/file: expected a folder, got a file"):
@@ -82,13 +82,13 @@ MANY = [f"label {number:02}" for number in range(20)]
         (MANY[:1], MANY, "lacks label 01, label 02"),
     ],
 )
-def test_labels_are_those_of_the_rows(tmp_path, labels, expected, message):
+def test_labels_of_the_teacher_must_be_those_of_the_rows(tmp_path, labels, expected, message):
     config = config_of(teacher=write_run(tmp_path / "run", "classify", labels))
     if message is None:
-        check_same_answers(config, ClassifyTask(), expected, "t.csv")
+        check_teacher_labels(config, ClassifyTask(), expected, "t.csv")
         return
     with pytest.raises(InputError) as caught:
-        check_same_answers(config, ClassifyTask(), expected, "t.csv")
+        check_teacher_labels(config, ClassifyTask(), expected, "t.csv")
     assert str(caught.value).startswith("--distill.teacher") and message in str(caught.value)
 
 
@@ -112,19 +112,19 @@ def test_labels_are_those_of_the_rows(tmp_path, labels, expected, message):
         ),
     ],
 )
-def test_the_kind_of_answer_is_that_of_the_rows(tmp_path, name, task, message):
+def test_the_teacher_must_predict_what_the_rows_have(tmp_path, name, task, message):
     config = config_of(name, teacher=write_run(tmp_path / "run", name, ["a"]))
     with pytest.raises(InputError) as caught:
-        check_same_answers(config, task, ["a"], "t.csv")
+        check_teacher_labels(config, task, ["a"], "t.csv")
     assert message in str(caught.value)
 
 
-def test_nothing_is_asked_where_there_is_no_teacher():
-    check_same_answers(FitConfig(), ClassifyTask(), ["a"], "t.csv")
+def test_without_a_teacher_nothing_is_checked():
+    check_teacher_labels(FitConfig(), ClassifyTask(), ["a"], "t.csv")
     assert teacher_origins(DistillSection()) == {}
 
 
-def test_a_run_notes_its_teacher_by_hash(tmp_path):
+def test_a_run_records_the_hash_of_its_teacher(tmp_path):
     run = write_run(tmp_path / "run", "classify", ["a", "b"])
     before = teacher_origins(DistillSection(teacher=run))
     assert before["teacher"]["name"] == str(run) and len(before["teacher"]["sha256"]) == 64

@@ -98,22 +98,22 @@ def with_match(**values) -> FitConfig:
         (FitConfig(train=TrainSection(epochs=-1)), "--train.epochs: expected at least 0, got -1"),
     ],
 )
-def test_what_is_wrong_before_any_row_is_read(config, message):
+def test_invalid_settings_are_refused_before_rows_are_read(config, message):
     with pytest.raises(InputError) as caught:
         check_settings(config)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_the_first_text_may_name_the_query():
+def test_the_first_text_may_be_the_query_column():
     check_settings(FitConfig(task="match", data=DataSection(train=PAIRS, query_column="text_a")))
 
 
-def test_heads_need_not_divide_when_their_size_is_given():
+def test_num_heads_need_not_divide_hidden_dim_with_a_head_dim():
     check_settings(with_encoder(hidden_dim=100, num_heads=3, head_dim=8))
 
 
-def test_a_given_vocabulary_decides_in_place_of_the_size(tmp_path):
+def test_a_vocabulary_file_overrides_the_vocabulary_size(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIAL_TOKENS, "a", "b"]))
     check_settings(with_text(vocabulary=path, vocabulary_size=1))

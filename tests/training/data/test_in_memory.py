@@ -1,4 +1,4 @@
-"""Rows of every kind of object, by stand-ins of the libraries that may be missing."""
+"""Rows of every kind of in-memory object; fakes replace libraries that may be missing."""
 
 import numpy as np
 import pandas as pd

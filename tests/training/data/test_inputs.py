@@ -25,7 +25,7 @@ PAIRS = [(a, b) for a, b, _ in paraphrase_rows(20, seed=0)] + [("", "zebra quilt
 
 @pytest.fixture
 def parts(tmp_path) -> dict[str, Subset]:
-    """Of one set the training and the validation rows, of another the test rows."""
+    """Training and validation rows of one set, and test rows of another set."""
     examples = write_examples((Example(pair, ("1",), "") for pair in PAIRS), tmp_path / "a", num_texts=2)
     test = write_examples([Example(PAIRS[0], ("1",), "")], tmp_path / "b", num_texts=2)
     return {
@@ -35,13 +35,13 @@ def parts(tmp_path) -> dict[str, Subset]:
     }
 
 
-def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
+def test_pairs_are_tokenized_in_every_granularity(tmp_path, parts):
     inputs = make_inputs(TEXT, parts, tmp_path, MatchTask(granularities=("char", "word")))
     assert isinstance(inputs.preprocessor, PairPreprocessor)
     assert inputs.preprocessor.granularities == ("char", "word")
     names = [given.ids for given in inputs.preprocessor.inputs]
     assert names == ["char_token_ids_a", "char_token_ids_b", "word_token_ids_a", "word_token_ids_b"]
-    # Parts of one set share their token ids, and are counted once.
+    # Parts of one set share their token ids, which are counted once.
     assert inputs.tokens["train"] is inputs.tokens["validation"]
     shown = ["text_a (char)", "text_b (char)", "text_a (word)", "text_b (word)"]
     assert list(inputs.counts) == [f"{part} {name}" for part in ("train", "test") for name in shown]
@@ -51,7 +51,7 @@ def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
     assert inputs.counts["train text_a (word)"].empty_rows == 1
 
 
-def test_vocabularies_are_learnt_from_both_texts_of_training_rows_alone(tmp_path, parts):
+def test_vocabularies_come_from_both_texts_of_training_rows_only(tmp_path, parts):
     inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
     (part,) = inputs.preprocessor.parts
     words = {word for pair in PAIRS[:16] for text in pair for word in text.split()}
@@ -69,7 +69,7 @@ def test_single_texts_have_a_preprocessor_of_their_own(tmp_path):
     assert inputs.counts["train"].describe("train").startswith("train rows: ")
 
 
-def test_rows_to_judge_are_pairs_of_their_own_rows(tmp_path, parts):
+def test_evaluated_pairs_have_both_texts_of_the_same_row(tmp_path, parts):
     inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
     source = inputs.evaluated("validation", np.zeros((5, 2), np.float32))
     assert source.rows.tolist() == [[row, row] for row in range(16, 21)]
@@ -91,16 +91,16 @@ def ragged_store_of(path: Path, rows: list[list[int]]) -> RaggedStore:
 
 
 @given(first=rows_of_numbers, second=rows_of_numbers, data=st.data())
-def test_two_spools_read_as_one(tmp_path_factory, first, second, data):
+def test_two_ragged_stores_are_read_as_one(tmp_path_factory, first, second, data):
     folder = tmp_path_factory.mktemp("spools")
     joined = JoinedRaggedStore(ragged_store_of(folder / "a", first), ragged_store_of(folder / "b", second))
     rows = [*first, *second]
     assert len(joined) == len(rows) and joined.lengths.tolist() == [len(row) for row in rows]
-    asked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)) if rows else []
-    flat, lengths = joined.gather(np.array(asked, int))
-    assert flat.tolist() == [number for row in asked for number in rows[row]]
-    assert lengths.tolist() == [len(rows[row]) for row in asked]
-    for row in asked[:1]:
+    requested = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)) if rows else []
+    flat, lengths = joined.gather(np.array(requested, int))
+    assert flat.tolist() == [number for row in requested for number in rows[row]]
+    assert lengths.tolist() == [len(rows[row]) for row in requested]
+    for row in requested[:1]:
         assert joined.read(row).tolist() == rows[row]
 
 

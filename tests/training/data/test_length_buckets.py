@@ -29,7 +29,7 @@ def padded_tokens(lengths, buckets) -> int:
 
 
 @given(LENGTHS, st.integers(1, 5))
-def test_no_choice_of_buckets_wastes_less(lengths, most):
+def test_no_other_buckets_have_less_padding(lengths, most):
     buckets = bucket_lengths(lengths, most)
     longest = int(lengths.max())
     candidates = range(GRANULE, longest, GRANULE)
@@ -87,7 +87,7 @@ def plain(plans) -> list:
     return [(plan.rows.tolist(), plan.length, plan.capacity) for plan in plans]
 
 
-def test_the_seed_decides():
+def test_the_seed_determines_the_batches():
     lengths = np.random.default_rng(0).integers(1, 60, 100)
     buckets = bucket_lengths(lengths, 3)
     one, again, other = (
@@ -125,7 +125,7 @@ SHAPES = st.integers(3, 20).flatmap(
 
 
 @given(LENGTHS, st.integers(1, 3), SHAPES)
-def test_of_rows_in_windows_no_choice_of_buckets_computes_less(lengths, most, windows):
+def test_no_other_buckets_of_rows_in_windows_compute_fewer_tokens(lengths, most, windows):
     buckets = bucket_lengths(lengths, most, windows)
 
     def computed(chosen) -> int:
@@ -148,7 +148,7 @@ def test_of_rows_in_windows_no_choice_of_buckets_computes_less(lengths, most, wi
 
 
 @given(PLANS, SHAPES)
-def test_batches_of_rows_in_windows_hold_so_many_computed_tokens(drawn, windows):
+def test_batches_of_rows_in_windows_stay_within_the_token_budget(drawn, windows):
     lengths, most, batch_tokens, most_rows, seed = drawn
     buckets = bucket_lengths(lengths, most, windows)
     plans = plan_batches(lengths, buckets, batch_tokens, most_rows, np.random.default_rng(seed), windows)
@@ -168,7 +168,7 @@ def weighty(batch: dict) -> int:
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("full_shapes", [False, True])
 def test_workers_read_every_row_once_an_epoch_and_only_their_own(tmp_path, count, full_shapes):
-    """Each from disk; a worker without a row of a batch gets one that weighs nothing."""
+    """Rows come from disk; a worker without a row of a batch gets one of weight 0."""
     source = make_source(tmp_path)
     source.full_shapes = full_shapes
     lengths = source.buckets([], 2)
@@ -177,7 +177,7 @@ def test_workers_read_every_row_once_an_epoch_and_only_their_own(tmp_path, count
         own = [shares(source, plans, index, count) for index in range(count)]
         rows = [np.concatenate([plan.rows for plan in mine]) for mine in own]
         assert sorted(np.concatenate(rows)) == list(range(len(source.rows)))
-        # All take part in each batch, and of a batch each has rows that the whole batch has.
+        # All workers take part in each batch; together they have the rows of the whole batch.
         assert {len(mine) for mine in own} == {len(plans)}
         for plan, *parts in zip(plans, *own, strict=True):
             assert sorted(np.concatenate([part.rows for part in parts])) == sorted(plan.rows)
@@ -188,7 +188,7 @@ def test_workers_read_every_row_once_an_epoch_and_only_their_own(tmp_path, count
                 assert len({len(batch["weights"]) for batch in batches}) == 1
 
 
-def test_what_a_worker_reads_from_disk_is_its_share(tmp_path, monkeypatch):
+def test_a_worker_reads_only_its_share_from_disk(tmp_path, monkeypatch):
     source = make_source(tmp_path)
     plans = epoch_plans(source, source.buckets([], 2), SETTINGS, 0)
     read, gather = [], source.tokens.gather
@@ -212,7 +212,7 @@ def test_lists_of_candidates_stay_whole(sizes, count, seed):
     assert all(part.capacity >= len(part.rows) for part in own)
 
 
-def test_a_worker_alone_has_all():
+def test_a_single_worker_has_all_rows():
     plan = BatchPlan(np.arange(5), 8, 6)
     (same,) = shares(types.SimpleNamespace(), [plan], 0, 1)
     assert dataclasses.asdict(same)["capacity"] == 6 and list(same.rows) == [0, 1, 2, 3, 4]

@@ -52,7 +52,7 @@ def test_columns_may_have_any_name(tmp_path):
     assert len(data.labels) == 3 and not data.task.traits.is_multi_label
 
 
-def test_a_column_labels_means_several(tmp_path):
+def test_a_labels_column_means_several_labels(tmp_path):
     rows = [(text, "; ".join(labels)) for text, labels in topic_rows(40, seed=0)]
     path = write_csv(tmp_path / "a.csv", rows, ("text", "labels"))
     data = load(tmp_path, train=path, label_separator=";")
@@ -63,21 +63,21 @@ def test_a_column_labels_means_several(tmp_path):
         load(tmp_path, ClassifyTask(multi_label=False), train=path)
 
 
-def test_the_test_rows_are_judged_or_else_the_validation_rows(tmp_path):
+def test_test_rows_are_evaluated_or_else_validation_rows(tmp_path):
     train = write_csv(tmp_path / "a.csv", news_rows(30, seed=0))
     test = write_csv(tmp_path / "b.csv", news_rows(9, seed=1))
-    alone, beside = load(tmp_path, train=train), load(tmp_path, train=train, test=test)
+    alone, with_test = load(tmp_path, train=train), load(tmp_path, train=train, test=test)
     assert (alone.evaluated_name, alone.evaluated, list(alone.parts)) == (
         "validation",
         alone.validation,
         ["train", "validation"],
     )
-    assert (beside.evaluated_name, beside.evaluated) == ("test", beside.test)
-    assert beside.origins["test"]["name"] == str(test) and len(beside.origins["test"]["sha256"]) == 64
+    assert (with_test.evaluated_name, with_test.evaluated) == ("test", with_test.test)
+    assert with_test.origins["test"]["name"] == str(test) and len(with_test.origins["test"]["sha256"]) == 64
     assert alone.origins.keys() == {"train"}
 
 
-def test_given_validation_rows_are_used_whole(tmp_path):
+def test_all_rows_of_a_validation_file_are_used(tmp_path):
     train = write_csv(tmp_path / "a.csv", news_rows(30, seed=0))
     validation = write_csv(tmp_path / "b.csv", news_rows(9, seed=1))
     data = load(tmp_path, train=train, validation=validation)
@@ -85,18 +85,18 @@ def test_given_validation_rows_are_used_whole(tmp_path):
     assert not np.isin(data.validation.texts(), data.train.texts()).any()
 
 
-def test_what_was_met_is_told(tmp_path):
+def test_the_data_summary_is_reported(tmp_path):
     rows = [*news_rows(30, seed=0), ("twice", "food"), ("twice", "food"), ("both", "food"), ("both", "money")]
     train = write_csv(tmp_path / "a.csv", [*rows, ("seen", "food"), ("", "sport")])
     test = write_csv(tmp_path / "b.csv", [("seen", "food"), ("rain", "weather"), ("wind", "weather")])
     validation = write_csv(tmp_path / "c.csv", [("new", "food"), ("snow", "winter")])
-    told = describe(load(tmp_path, train=train, test=test, validation=validation))
-    assert told == [
+    lines = describe(load(tmp_path, train=train, test=test, validation=validation))
+    assert lines == [
         "35 training, 2 validation, 3 test rows; 3 labels",
         "1 rows dropped: their text is also in the test file",
         "1 training rows repeat an earlier text",
         "2 training rows have a text that also has another label",
-        "1 rows have an empty text (kept)",
+        "1 rows have an empty text (used)",
         "labels that only validation rows have, counted as errors: winter (1)",
         "labels that only test rows have, counted as errors: weather (2)",
     ]
@@ -107,8 +107,8 @@ def test_labels_of_two_normal_forms_are_named(tmp_path):
         (text, label.replace("food", "cafe\u0301").replace("money", "caf\xe9"))
         for text, label in news_rows(30, 0)
     ]
-    told = describe(load(tmp_path, train=write_csv(tmp_path / "a.csv", rows)))
-    assert "labels that differ only in their Unicode normal form: 'cafe\\u0301', 'caf\\xe9'" in told
+    lines = describe(load(tmp_path, train=write_csv(tmp_path / "a.csv", rows)))
+    assert "labels that differ only in their Unicode normal form: 'cafe\\u0301', 'caf\\xe9'" in lines
 
 
 def test_many_unknown_labels_are_counted(tmp_path):
@@ -118,7 +118,7 @@ def test_many_unknown_labels_are_counted(tmp_path):
     assert line.endswith(" and 490 more") and len(line) < 1200
 
 
-def test_validation_rows_that_cannot_judge_are_refused(tmp_path):
+def test_unusable_validation_rows_are_refused(tmp_path):
     same = write_csv(tmp_path / "a.csv", [("one", "a")] * 5 + [("two", "b")] * 5)
     with pytest.raises(InputError, match="a.csv: expected rows to hold out .*--data.validation"):
         load(tmp_path, train=same)
@@ -137,7 +137,7 @@ def test_a_column_that_the_last_file_lacks_is_found_before_the_first_is_read(tmp
     assert not (tmp_path / "scratch" / "train").exists()
 
 
-def test_texts_of_few_labels_are_new_and_a_random_choice_of_many(tmp_path, monkeypatch):
+def test_unlabeled_texts_are_a_random_sample_of_new_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(load_module, "MOST_TEXTS", 20)
     rows, test = (write_csv(tmp_path / f"{seed}.csv", news_rows(30, seed)) for seed in (0, 1))
     more = [text for text, _ in [*news_rows(30, 5), *news_rows(3, 5), *news_rows(30, 0), *news_rows(30, 1)]]
@@ -161,7 +161,7 @@ def tfds_folder(tmp_path_factory) -> Path:
     tfds = pytest.importorskip("tensorflow_datasets")
 
     class TinyNews(tfds.core.GeneratorBasedBuilder):
-        """News made up here."""
+        """Invented news."""
 
         VERSION = tfds.core.Version("1.0.0")
 
@@ -182,7 +182,7 @@ def tfds_folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
+def test_a_tensorflow_data_set_can_be_loaded(tmp_path, tfds_folder):
     data = load(tmp_path, tfds="tiny_news", tfds_dir=tfds_folder)
     assert data.labels == ["food", "money", "sport"] and not data.task.traits.is_multi_label
     assert len(data.train.rows) + len(data.validation.rows) == 30 and data.evaluated_name == "test"

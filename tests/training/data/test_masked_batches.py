@@ -35,7 +35,7 @@ def source_of(tokens, packed=True, rows=30, **options) -> MaskedSource:
 
 
 def whole_ids(batch) -> np.ndarray:
-    """The token ids of a batch with the hidden ones put back."""
+    """The token ids of a batch with the masked tokens restored."""
     ids, positions = batch["features"]["token_ids"].copy(), batch["features"]["mask_positions"]
     rows, slots = np.nonzero(batch["targets"] >= 0)
     ids[rows, positions[rows, slots]] = batch["targets"][rows, slots]
@@ -44,7 +44,7 @@ def whole_ids(batch) -> np.ndarray:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("options", [{}, {"full_shapes": True}, {"divisor": 4}])
-def test_each_token_stands_in_an_epoch_once(tokens, packed, options):
+def test_each_token_occurs_once_per_epoch(tokens, packed, options):
     source = source_of(tokens, packed, **options)
     seen = Counter()
     for plan in epoch_plans(source, source.buckets([], 2), SETTINGS, 3):
@@ -68,7 +68,7 @@ def test_packed_rows_are_fewer_and_fuller(tokens):
     assert max(packed.lengths.max(), alone.lengths.max()) <= 16
 
 
-def test_epochs_hide_other_tokens_and_a_resumed_one_the_same(tokens):
+def test_masks_differ_between_epochs_and_are_reproducible(tokens):
     source = source_of(tokens)
     lengths = source.buckets([], 2)
     batches = {
@@ -89,7 +89,7 @@ def test_epochs_hide_other_tokens_and_a_resumed_one_the_same(tokens):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_tf_data_gives_what_batch_gives(tokens, packed):
+def test_the_dataset_equals_the_batches(tokens, packed):
     source = source_of(tokens, packed, divisor=2)
     plans = epoch_plans(source, source.buckets([], 3), SETTINGS, 0)
     for plan, batch in zip(plans, source.dataset(plans), strict=True):
@@ -98,15 +98,15 @@ def test_tf_data_gives_what_batch_gives(tokens, packed):
         )
 
 
-def test_what_is_judged_is_hidden_alike_however_it_is_batched(tokens):
+def test_masks_of_evaluated_rows_do_not_depend_on_the_batches(tokens):
     source = source_of(tokens)
 
     def found(lengths, batch_tokens, rows):
-        answers = {}
+        masked = {}
         for plan in source.plans(lengths, batch_tokens, rows, rng=None):
             for row, targets in zip(plan.rows.tolist(), source.batch(plan)["targets"].tolist(), strict=True):
-                answers[row] = [token for token in targets if token >= 0]
-        return answers
+                masked[row] = [token for token in targets if token >= 0]
+        return masked
 
     assert found([16], 64, 4) == found([8, 16], 999, 7)
 
@@ -116,7 +116,7 @@ def test_texts_without_a_token_are_refused(tokens):
         MaskedSource(tokens, np.array([29]), Masking())
 
 
-def test_n_grams_are_learnt_from_texts_as_they_stand(tokens):
+def test_ngrams_come_from_unmasked_texts(tokens):
     source = source_of(tokens)
     rows = [row[row > 0].tolist() for batch in source.different_ids() for row in batch]
     assert len(rows) == len(tokens.pieces)
@@ -129,7 +129,7 @@ lengths_of_texts = st.lists(st.integers(0, 30), max_size=30)
 
 
 @given(lengths=lengths_of_texts, most=st.integers(1, 9))
-def test_pieces_lose_nothing(lengths, most):
+def test_pieces_have_all_tokens(lengths, most):
     pieces, counts = split_lengths(np.array(lengths), most)
     assert counts.tolist() == [-(-n // most) for n in lengths]
     texts = np.split(pieces, np.cumsum(counts)[:-1]) if lengths else []
@@ -139,7 +139,7 @@ def test_pieces_lose_nothing(lengths, most):
 
 
 @given(lengths=st.lists(st.integers(1, 8), min_size=1, max_size=40), most=st.integers(10, 30))
-def test_rows_hold_whole_pieces_and_no_room_for_the_next(lengths, most):
+def test_rows_have_whole_pieces_and_no_space_for_the_next(lengths, most):
     firsts = packed_rows(np.array(lengths), most)
     assert firsts[0] == 0 and firsts[-1] == len(lengths)
     rows = [lengths[a:b] for a, b in zip(firsts, firsts[1:], strict=False)]
@@ -158,7 +158,7 @@ def test_rows_hold_whole_pieces_and_no_room_for_the_next(lengths, most):
     more=st.integers(0, 3),
     filler=st.integers(0, 2),
 )
-def test_pieces_stand_between_special_tokens(rows, more, filler):
+def test_pieces_are_between_special_tokens(rows, more, filler):
     expected = [[START, *sum(([*piece, END] for piece in row), [])] for row in rows]
     length = max(map(len, expected)) + more
     pieces = sum(rows, [])
@@ -176,7 +176,7 @@ def test_pieces_stand_between_special_tokens(rows, more, filler):
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 50, 1 << 22])
-def test_texts_of_any_length_are_cut_whole(tmp_path, monkeypatch, chunk_bytes):
+def test_texts_of_any_length_are_split_without_loss(tmp_path, monkeypatch, chunk_bytes):
     monkeypatch.setattr(masked_batches, "CHUNK_BYTES", chunk_bytes)
     texts = ["a b c", "a", "?", "b " * 3000, "c b a d c b a"]
     vocabulary = Vocabulary([*SPECIAL_TOKENS, *"abc"])

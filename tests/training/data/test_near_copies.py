@@ -57,7 +57,7 @@ def words(count: int) -> str:
         ("港口办公室每月第一天中午关门", "今天天气很好我们一起去公园散步", False),
         ("ｶﾀｶﾅﾃｷｽﾄ", "「ｶﾀｶﾅﾃｷｽﾄ」", True),
         ("हिन्दी भाषा में एक छोटा वाक्य", "हिन्दी भाषा में एक छोटा वाक्य है।", True),
-        ("हिन्दी भाषा", "हिन्दी भाषा।", False),  # two words with marks, not five
+        ("हिन्दी भाषा", "हिन्दी भाषा।", False),  # two words, not five
         ("สวัสดีครับทุกคน", "สวัสดีครับทุกคน!", True),
         ("", LONG, False),
         ("yes", "no", False),
@@ -130,7 +130,7 @@ def test_near_copies_are_held_out_together(tmp_path):
     assert any("300 training rows are near copies of others" in line for line in describe(data))
 
 
-def test_near_copies_of_given_validation_rows_are_trained_on(tmp_path):
+def test_near_copies_of_rows_of_a_validation_file_are_trained_on(tmp_path):
     texts = [f"{sentence(seed)} first" for seed in range(50)]
     rows = [(f"{sentence(seed)} second", "xy"[seed % 2]) for seed in range(50)]
     data = load(tmp_path, texts, validation=write_csv(tmp_path / "dev.csv", rows))
@@ -194,7 +194,7 @@ def test_a_run_with_other_held_out_rows_is_not_resumed(tmp_path):
     begin(resume=False)
     begin(resume=True)
     recorded = json.loads((tmp_path / SOURCES).read_text("utf-8"))
-    # Earlier versions did not record the rows, and held out others.
+    # Earlier versions did not record the rows and held out different ones.
     del recorded[HELD_OUT]
     (tmp_path / SOURCES).write_text(json.dumps(recorded), "utf-8")
     with pytest.raises(

@@ -70,7 +70,7 @@ def test_every_row_is_in_one_batch_that_holds_it(tmp_path_factory, sizes, inputs
             assert np.all(source.input_lengths[plan.rows] <= plan.lengths)
             assert len(plan.rows) <= plan.capacity <= ROWS
             assert len(plan.rows) == 1 or len(plan.rows) * plan.row_tokens <= TOKENS
-            # XLA compiles once a shape: there must be no more of them than buckets.
+            # XLA compiles once per shape: there must not be more shapes than buckets.
             assert not full or plan.lengths in buckets
 
 
@@ -95,7 +95,7 @@ def test_lists_stay_whole_on_one_replica(tmp_path_factory, sizes, seed, full, di
         assert {len(value) for value in (*batch["features"].values(), batch["targets"])} == {count}
         places = np.flatnonzero(batch["weights"])
         assert sorted(batch["targets"][places, 0]) == sorted(plan.rows)
-        # Rows stand with their own tokens, wherever they stand.
+        # Rows have their own tokens at every position of the batch.
         np.testing.assert_array_equal(batch["features"]["ids0"][places, 0], 10 + batch["targets"][places, 0])
         numbers = lists[batch["targets"][places, 0].astype(int)]
         homes = {(number, place // (count // divisor)) for number, place in zip(numbers, places, strict=True)}
@@ -107,14 +107,14 @@ def test_lists_stay_whole_on_one_replica(tmp_path_factory, sizes, seed, full, di
     assert sorted(seen) == list(range(len(sizes)))
 
 
-def test_large_lists_are_shared_out_evenly(tmp_path):
+def test_large_lists_are_distributed_evenly(tmp_path):
     source = make_source(tmp_path, np.full((8, 2), 3), [0, 0, 0, 0, 1, 1, 2, 2], divisor=2)
     batch = source.batch(PairPlan(np.arange(8), (3, 3), 8))
     assert len(batch["weights"]) == 8 and batch["weights"].all()
     assert batch["targets"][:, 1].tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
 
 
-def test_a_seed_decides_the_batches(tmp_path):
+def test_the_seed_determines_the_batches(tmp_path):
     source = make_source(tmp_path, random_lengths(np.random.default_rng(0), 60))
     first, same, other = (
         [(plan.rows.tolist(), plan.lengths) for plan in plans_of(source, seed)] for seed in (1, 1, 2)
@@ -140,7 +140,7 @@ def test_rows_longer_than_any_bucket_get_a_length_of_their_own(tmp_path, full):
 
 
 @pytest.mark.parametrize(("buckets", "most"), [(8, 1.25), (16, 1.2)])
-def test_little_is_padded_on_questions_and_answers(tmp_path, buckets, most):
+def test_pairs_of_short_and_long_texts_have_little_padding(tmp_path, buckets, most):
     rng = np.random.default_rng(0)
     lengths = np.stack([rng.integers(5, 16, 4000), rng.integers(10, 43, 4000)], axis=1)
     source = make_source(tmp_path, lengths)
@@ -175,7 +175,7 @@ def test_the_buckets_of_several_sources_hold_the_rows_of_all(tmp_path):
     ("options", "count"),
     [({}, 3), ({"divisor": 2}, 4), ({"full_shapes": True}, 5), ({"full_shapes": True, "divisor": 2}, 6)],
 )
-def test_fillers_weigh_nothing_and_have_no_query(tmp_path, options, count):
+def test_filler_rows_have_no_weight_and_no_query(tmp_path, options, count):
     source = make_source(tmp_path, [[3, 4]] * 5, **options)
     batch = source.batch(PairPlan(np.array([4, 0, 2]), (3, 4), 5))
     assert batch["targets"][:, 0].tolist() == [4, 0, 2, *[0] * (count - 3)]
@@ -251,7 +251,7 @@ def test_features_are_those_of_the_preprocessor(edge_case_inputs, rows):
             np.testing.assert_array_equal(features[name], value.numpy())
 
 
-def test_each_text_is_shown_once_to_what_learns_from_ids(tmp_path):
+def test_different_ids_have_each_text_once(tmp_path):
     rows = [(a, b) for a, b, _ in paraphrase_rows(6, seed=0)]
     pairs = [*rows, rows[0], (rows[1][1], rows[0][0])]
     inputs = tokenized(tmp_path, pairs, ("char", "word"))
@@ -259,5 +259,5 @@ def test_each_text_is_shown_once_to_what_learns_from_ids(tmp_path):
     for granularity, part in enumerate(inputs.preprocessor.parts):
         shown = [tuple(row[row > 0]) for ids in source.different_ids(granularity) for row in ids]
         texts = {text for pair in rows for text in pair}
-        cut = part.add_special_tokens(part.tokenize(sorted(texts)))
-        assert len(shown) == len(texts) and set(shown) == {tuple(row.numpy()) for row in cut}
+        rows_of_ids = part.add_special_tokens(part.tokenize(sorted(texts)))
+        assert len(shown) == len(texts) and set(shown) == {tuple(row.numpy()) for row in rows_of_ids}

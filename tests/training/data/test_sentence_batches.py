@@ -44,7 +44,7 @@ def source_of(made, rows, **options) -> tuple[SentenceSource, np.ndarray]:
     return SentenceSource(tokens, rows, targets, weights, texts.padding_id, **options), targets
 
 
-def test_what_cutting_met_is_counted(made):
+def test_sentences_words_and_windows_are_counted(made):
     *_, counts = made
     assert counts.rows == len(SENTENCES) and counts.words == sum(len(words) for words, _ in SENTENCES)
     assert 1 <= counts.windowed_rows < len(SENTENCES)
@@ -52,7 +52,7 @@ def test_what_cutting_met_is_counted(made):
 
 
 @pytest.mark.parametrize("full_shapes", [False, True])
-def test_every_word_is_learnt_once_and_is_where_it_says(made, full_shapes):
+def test_every_word_is_trained_on_once_at_its_position(made, full_shapes):
     texts, examples, tokens, _ = made
     rows = np.array([20, 3, 7, 1])
     source, targets = source_of(made, rows, full_shapes=full_shapes, divisor=2)
@@ -65,21 +65,21 @@ def test_every_word_is_learnt_once_and_is_where_it_says(made, full_shapes):
             np.testing.assert_array_equal(batch["features"][name], value)
         features = batch["features"]
         assert len(batch["weights"]) % 2 == 0
-        learnt = batch["targets"] != NO_TAG
-        np.testing.assert_array_equal(learnt, features["word_mask"] == 1)
-        np.testing.assert_array_equal(batch["weights"], learnt.sum(axis=1))
-        for row, place in np.argwhere(learnt):
+        trained_on = batch["targets"] != NO_TAG
+        np.testing.assert_array_equal(trained_on, features["word_mask"] == 1)
+        np.testing.assert_array_equal(batch["weights"], trained_on.sum(axis=1))
+        for row, place in np.argwhere(trained_on):
             word = flat[batch["targets"][row, place]]
             seen.append(batch["targets"][row, place])
             start = features["word_starts"][row, place]
             (piece, *_) = texts.part.tokenize([word]).to_list()[0] or [texts.unknown_id]
             assert features["token_ids"][row, start] == piece
-            spelt = [1 + ord(c) for c in word][:20]
-            assert features["character_ids"][row, place, : len(spelt)].tolist() == spelt
+            characters = [1 + ord(c) for c in word][:20]
+            assert features["character_ids"][row, place, : len(characters)].tolist() == characters
     assert sorted(seen) == targets.tolist()
 
 
-def test_a_sentence_of_too_many_words_is_refused_by_its_place(tmp_path):
+def test_a_sentence_of_too_many_words_is_refused_with_its_line(tmp_path):
     texts = SentencePreprocessor(preprocessor(max_length=16))
     examples = examples_of(tmp_path / "rows", [(["a"], None), (["a"] * (MAX_WORDS + 1), None)])
     with pytest.raises(InputError, match="a:1: expected a sentence of at most 2,048 words, got 2,049"):

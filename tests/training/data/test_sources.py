@@ -27,7 +27,7 @@ from training.tasks.classify import ClassifyTask
 COLUMNS = Columns("text", "label", "|")
 
 
-def test_files_are_the_parts_they_are_named_for(tmp_path):
+def test_each_file_is_the_part_of_its_setting(tmp_path):
     paths = {
         part: write_csv(tmp_path / f"{part}.csv", [(part, "a")]) for part in ("train", "validation", "test")
     }
@@ -84,7 +84,7 @@ def test_a_data_set_by_name_has_a_train_and_perhaps_a_test_part(tmp_path):
     assert find_sources(DataSection(tfds="some_set", test=path))["test"].file == path
 
 
-def test_a_lacking_column_is_found_at_the_first_row(tmp_path):
+def test_a_missing_column_is_refused(tmp_path):
     source = file_source(write_csv(tmp_path / "a.csv", [("x", "a")], ("txt", "label")))
     with pytest.raises(
         InputError, match="expected column 'text', got columns txt, label; did you mean 'txt'"
@@ -117,7 +117,7 @@ def read(folder: Path, name: str, content: str, task: str, columns: Columns) -> 
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.TXT.gz"])
-def test_plain_files_hold_a_text_a_line(tmp_path, name):
+def test_plain_text_files_have_one_text_per_line(tmp_path, name):
     assert read(tmp_path, name, "one two\r\n\n three, \nfour", "classify", TEXT) == [
         ["one two", " three, ", "four"]
     ]
@@ -178,7 +178,7 @@ def test_each_task_reads_its_texts(tmp_path, name, content, task, columns, expec
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_place(
+def test_unusable_content_is_refused_with_its_location(
     tmp_path, monkeypatch, name, content, task, columns, message
 ):
     monkeypatch.chdir(tmp_path)
@@ -193,7 +193,7 @@ def test_a_missing_file_is_refused(tmp_path):
         read_unlabelled(tmp_path / "a.txt", "classify", TEXT, tmp_path / "set")
 
 
-def test_texts_that_are_judged_are_not_learnt_from(tmp_path):
+def test_evaluated_texts_are_not_trained_on(tmp_path):
     def part(name: str, texts: list[str], rows: list[int]) -> Subset:
         examples = write_examples((Example((text,), ("x",), "") for text in texts), tmp_path / name)
         return Subset(examples, np.array(rows))
@@ -222,7 +222,7 @@ def assert_equal(one: ExampleSet, many: ExampleSet) -> None:
     for left, right in zip(many.local_labels(rows), one.local_labels(rows), strict=True):
         assert np.array_equal(left, right) and left.dtype == right.dtype
     assert np.array_equal(many.digests, one.digests) and many.digests.dtype == one.digests.dtype
-    # Numbers of texts: which ones is nobody's business.
+    # The numbers of texts may differ, but not the groups of equal numbers.
     groups = [np.unique(each.queries, return_inverse=True)[1] for each in (one, many)]
     assert [groups[0][groups[0] == each].size for each in groups[0]] == [
         groups[1][groups[1] == each].size for each in groups[1]
@@ -237,7 +237,7 @@ def assert_equal(one: ExampleSet, many: ExampleSet) -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_rows_in_blocks_are_what_they_are_one_by_one(tmp_path, several, monkeypatch):
+def test_rows_in_blocks_equal_rows_one_by_one(tmp_path, several, monkeypatch):
     monkeypatch.setattr(labelled_texts, "_MOST_KNOWN", 3)
     path = write_csv(tmp_path / "a.csv", [*news_rows(50, 0), *ODD, *news_rows(9, 1)])
     assert_equal(*both(path, ClassifyTask(multi_label=several), tmp_path))
@@ -258,7 +258,7 @@ def test_lists_of_labels_in_json(tmp_path):
         [{"text": "a", "label": "x"}, {"text": "b", "label": ["x", "y"]}],
     ],
 )
-def test_the_first_wrong_row_is_the_one_that_is_told(tmp_path, rows):
+def test_the_first_invalid_row_is_reported(tmp_path, rows):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
     task, messages = ClassifyTask(), []
@@ -276,7 +276,7 @@ def test_the_first_wrong_row_is_the_one_that_is_told(tmp_path, rows):
 
 
 def test_a_table_that_grows_while_it_is_read_is_refused(tmp_path):
-    """As `training.evaluate` and `training.report` read it."""
+    """Reads the table as `training.evaluate` and `training.report` do."""
     path = write_csv(tmp_path / "a.csv", news_rows(9, seed=0))
     source = file_source(path)
 

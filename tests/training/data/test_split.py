@@ -86,29 +86,29 @@ def test_the_split_is_a_partition_that_shares_no_text(tmp_path_factory, drawn, f
     assert not set(test_texts) & {*train_texts, *validation_texts}
     assert parts.train_rows.dtype == parts.validation_rows.dtype == parts.test_rows.dtype == np.int32
 
-    kept = [row for row, (text, _) in enumerate(train) if text.strip() not in test_texts]
-    dropped_in_test = len(train) - len(kept)
+    retained = [row for row, (text, _) in enumerate(train) if text.strip() not in test_texts]
+    dropped_in_test = len(train) - len(retained)
     if validation is None:
-        assert sorted([*parts.train_rows, *parts.validation_rows]) == kept
+        assert sorted([*parts.train_rows, *parts.validation_rows]) == retained
         assert summary.dropped_in_validation == 0
     else:
         all_validation = {text.strip() for text, _ in validation}
-        left = [row for row in kept if train[row][0].strip() not in all_validation]
+        left = [row for row in retained if train[row][0].strip() not in all_validation]
         assert parts.train_rows.tolist() == left
-        assert summary.dropped_in_validation == len(kept) - len(left)
+        assert summary.dropped_in_validation == len(retained) - len(left)
         assert parts.validation_rows.tolist() == [
             row for row, (text, _) in enumerate(validation) if text.strip() not in test_texts
         ]
         dropped_in_test += len(validation) - len(parts.validation_rows)
-        kept = left
+        retained = left
     assert summary.dropped_in_test == dropped_in_test
 
-    pairs = [(train[row][0].strip(), frozenset(train[row][1])) for row in kept]
+    pairs = [(train[row][0].strip(), frozenset(train[row][1])) for row in retained]
     assert summary.repeated_train_rows == len(pairs) - len(set(pairs))
     sets_of_text = Counter(text for text, _ in set(pairs))
     assert summary.conflicting_train_rows == sum(sets_of_text[text] > 1 for text, _ in pairs)
 
-    assert parts.labels == sorted({label for row in kept for label in train[row][1]})
+    assert parts.labels == sorted({label for row in retained for label in train[row][1]})
     assert summary.class_counts == Counter(label for row in parts.train_rows for label in set(train[row][1]))
     assert list(summary.class_counts) == parts.labels
     test_labels = Counter(label for _, labels in test or [] for label in set(labels))
@@ -142,7 +142,7 @@ def test_labels_with_repeated_texts_give_about_their_share(tmp_path):
     assert len(parts.validation_rows) == pytest.approx(600, abs=60)
 
 
-def test_the_seed_decides(tmp_path):
+def test_the_seed_determines_the_split(tmp_path):
     train = [(f"text {row}", (f"{row % 3}",)) for row in range(60)]
     rows = [divide(tmp_path, train, seed=seed).validation_rows.tolist() for seed in (1, 1, 2)]
     assert rows[0] == rows[1] != rows[2]
@@ -171,7 +171,7 @@ def test_labels_that_training_lacks_are_counted_and_not_an_error(tmp_path):
     assert parts.summary.labels_only_in_test == {"d": 2}
 
 
-def test_empty_texts_are_counted_and_kept(tmp_path):
+def test_empty_texts_are_counted_and_retained(tmp_path):
     parts = divide(tmp_path, single("/a", " /b", "x/a", "y/b", "v/a", "w/b"), None, single("z/a", "\t/a"))
     assert parts.summary.empty_texts == 3
     assert parts.summary.dropped_in_test == 2
@@ -219,7 +219,7 @@ def test_the_summary_is_json(tmp_path):
         ([("1", ("a",))], None, [("2", ("a", "b"))], "test.csv:2: expected exactly one label, got 2 labels"),
     ],
 )
-def test_what_can_not_be_learnt_from_is_refused(tmp_path, train, validation, test, message):
+def test_unusable_training_rows_are_refused(tmp_path, train, validation, test, message):
     with pytest.raises(InputError, match=message) as caught:
         divide(tmp_path, train, validation, test)
     assert "\n" not in str(caught.value)
@@ -233,12 +233,12 @@ def test_rows_that_all_have_the_same_labels_are_refused(tmp_path, labels):
     assert str(caught.value).endswith("in every row") == (len(labels) > 1)
 
 
-def test_one_label_that_some_rows_lack_can_be_learnt(tmp_path):
+def test_one_label_is_enough_if_some_rows_lack_it(tmp_path):
     assert divide(tmp_path, [("1", ("a",)), ("2", ())], fraction=0, multi_label=True).labels == ["a"]
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
-def test_a_fraction_out_of_range(tmp_path, fraction):
+def test_a_fraction_out_of_range_is_refused(tmp_path, fraction):
     with pytest.raises(InputError, match="validation fraction"):
         divide(tmp_path, single("1/a", "2/b"), fraction=fraction)
 
@@ -264,7 +264,7 @@ def test_whole_queries_stay_on_one_side(tmp_path_factory, sizes, fraction, seed)
         for query, size in enumerate(sizes)
         for number in range(size)
     ]
-    # In any order: a query's rows need not follow one another.
+    # In random order: the rows of a query need not be adjacent.
     rows = [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
     examples = pairs(tmp_path_factory.mktemp("pairs"), rows)
     options: dict = {
@@ -282,7 +282,7 @@ def test_whole_queries_stay_on_one_side(tmp_path_factory, sizes, fraction, seed)
     np.testing.assert_array_equal(again.validation_rows, parts.validation_rows)
 
 
-def test_numbers_need_not_be_seen_twice(tmp_path):
+def test_numeric_labels_need_not_occur_twice(tmp_path):
     rows = [(str(number), f"text {number}", f"{number / 7:.3f}") for number in range(40)]
     examples = pairs(tmp_path, rows)
     options: dict = {"validation_fraction": 0.25, "seed": 0, "multi_label": False}
@@ -294,7 +294,7 @@ def test_numbers_need_not_be_seen_twice(tmp_path):
         split(examples, None, None, **options)
 
 
-def test_one_label_is_enough_where_wrong_rows_are_made(tmp_path):
+def test_one_label_is_enough_if_negatives_are_generated(tmp_path):
     train = pairs(tmp_path / "train", [(str(number), f"text {number}", "1") for number in range(4)])
     evaluated = pairs(tmp_path / "judged", [("a", "x", "1"), ("a", "y", "0")])
     options: dict = {"validation_fraction": 0.25, "seed": 0, "multi_label": False}
@@ -307,7 +307,7 @@ def test_one_label_is_enough_where_wrong_rows_are_made(tmp_path):
         split(train, evaluated, None, **options)
 
 
-def test_a_pair_is_in_the_test_set_only_as_a_whole(tmp_path):
+def test_training_pairs_are_dropped_only_if_both_texts_match(tmp_path):
     train = pairs(
         tmp_path / "train",
         [
@@ -358,7 +358,7 @@ def test_each_label_keeps_a_row_and_one_row_is_held_out(fraction):
     assert chosen.any() == (fraction > 0)
 
 
-def test_a_text_that_stands_very_often_does_not_use_up_the_share():
+def test_a_very_frequent_text_does_not_use_up_the_share():
     sizes = np.array([500, *[1] * 500])
     starts = np.cumsum(sizes) - sizes
     for seed in range(10):
@@ -366,14 +366,14 @@ def test_a_text_that_stands_very_often_does_not_use_up_the_share():
         assert chosen.sum() == 100 and not chosen[:500].any()
 
 
-def test_every_seed_reaches_every_row_now_and_then():
+def test_every_row_is_held_out_with_some_seeds():
     labels = [0, 1] * 10
     times = sum(held_out(*single_labels(labels), *distinct(20), 0.3, seed).astype(int) for seed in range(200))
     assert (np.asarray(times) > 30).all() and (np.asarray(times) < 90).all()
 
 
-def test_a_label_that_would_be_held_out_whole_comes_back():
-    # Label 2 stands with other labels only, on texts that count for label 0 or 1.
+def test_no_label_is_held_out_completely():
+    # Label 2 occurs with other labels only, on texts that count for label 0 or 1.
     ids = np.array([0, 2, 0, 2] + [0, 1] * 20, np.int32)
     counts = np.array([2, 2] + [1] * 40, np.int32)
     ids, counts = np.concatenate([ids, [0] * 3]).astype(np.int32), np.concatenate([counts, [1] * 3])
@@ -402,7 +402,7 @@ def test_validation_rows_do_not_grow_past_the_limit(rows, held_out):
     assert rows * held_out_fraction(0.1, rows, 100) == pytest.approx(held_out, abs=1e-9)
 
 
-def test_of_a_large_validation_file_a_sample_is_judged(tmp_path):
+def test_a_sample_of_a_large_validation_file_is_evaluated(tmp_path):
     files = {
         name: write_csv(
             tmp_path / f"{name}.csv", [(f"{text} {place}", label) for place, (text, label) in rows]

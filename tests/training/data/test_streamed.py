@@ -1,4 +1,4 @@
-"""Large data as a whole: fits whose training rows are more than the limit."""
+"""Large data: fits with more training rows than the limit."""
 
 import json
 import os
@@ -49,11 +49,11 @@ def unbroken(flags, tmp_path_factory):
     return run, call(main, *flags, f"--out={run}")
 
 
-def test_large_data_are_trained_in_parts_each_of_which_is_judged(unbroken):
+def test_large_data_is_trained_in_parts_with_an_evaluation_after_each(unbroken):
     run, outcome = unbroken
     assert outcome.status == 0, outcome.err
     metrics = metrics_of(run)
-    # As many are held out as of 40 rows.
+    # As many rows are held out as from 40 rows.
     assert (metrics["data"]["train_rows"], metrics["data"]["validation_rows"]) == (90, 4)
     assert metrics["parts_of_epoch"] == 5
     assert [each["epoch"] for each in metrics["history"]] == list(range(10))
@@ -64,13 +64,13 @@ def test_large_data_are_trained_in_parts_each_of_which_is_judged(unbroken):
     assert re.findall(r"^epoch (\d)/2, part (\d)/5: ", outcome.err, re.M) == [
         (str(epoch), str(part)) for epoch in (1, 2) for part in (1, 2, 3, 4, 5)
     ]
-    # A file that is sorted by label is learnt: its rows are mixed over all of it.
+    # A file sorted by label can be trained on: its rows are mixed over the whole file.
     assert metrics["test"]["accuracy"] > 0.8
     assert "90 training rows" in metrics["baseline"]["description"]
 
 
 @pytest.mark.second
-def test_a_stopped_run_goes_on_within_a_part(flags, unbroken, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_within_a_part(flags, unbroken, tmp_path, monkeypatch):
     step, seen = TrainingStep.__call__, []
 
     def counted(self, batch):
@@ -97,7 +97,7 @@ ROWS = 50
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory):
+def tokenized(tmp_path_factory):
     """A part of some rows of a set, its preprocessor, and all its tokens."""
     folder = tmp_path_factory.mktemp("stretches")
     examples = write_examples((Example((t,), (y,), "") for t, y in news_rows(ROWS, seed=0)), folder / "rows")
@@ -106,8 +106,8 @@ def cut(tmp_path_factory):
     return part, preprocessor, tokenize_examples(examples, preprocessor, folder / "all")
 
 
-def test_every_epoch_has_every_row_once_in_another_order(cut, tmp_path):
-    part, preprocessor, _ = cut
+def test_every_epoch_has_every_row_once_in_another_order(tokenized, tmp_path):
+    part, preprocessor, _ = tokenized
     stretches = Stretches(part, preprocessor, Large(rows=16, seed=0), tmp_path)
     assert stretches.per_epoch == 4  # of at most 8 rows
     epochs = [[stretches.rows(4 * epoch + each).tolist() for each in range(4)] for epoch in range(2)]
@@ -120,8 +120,8 @@ def test_every_epoch_has_every_row_once_in_another_order(cut, tmp_path):
     assert Stretches(part, preprocessor, Large(rows=16, seed=1), tmp_path).rows(5).tolist() != epochs[1][1]
 
 
-def test_a_stretch_has_the_tokens_of_its_rows_and_leaves_no_file(cut, tmp_path):
-    part, preprocessor, (whole, counts) = cut
+def test_a_stretch_has_the_tokens_of_its_rows_and_leaves_no_file(tokenized, tmp_path):
+    part, preprocessor, (whole, counts) = tokenized
     stretches = Stretches(part, preprocessor, Large(rows=16, seed=0), tmp_path)
     met = 0
     for number, then in ((0, None), (0, 1), (1, 2), (2, 3), (3, None)):
@@ -134,8 +134,8 @@ def test_a_stretch_has_the_tokens_of_its_rows_and_leaves_no_file(cut, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_goes_wrong_beside_is_raised_where_it_is_wanted(cut, tmp_path):
-    part, preprocessor, _ = cut
+def test_errors_of_background_tokenization_are_raised_by_take(tokenized, tmp_path):
+    part, preprocessor, _ = tokenized
     stretches = Stretches(part, preprocessor, Large(rows=16, seed=0), tmp_path / "missing")
     with pytest.raises(FileNotFoundError):
         stretches.take(0)

@@ -39,7 +39,7 @@ def test_every_text_is_tokenized_once_in_order(tmp_path, preprocessor, monkeypat
     assert (counts.truncated_rows, counts.empty_rows, counts.unknown_tokens) == (1, 1, 1)
 
 
-def test_a_text_cut_in_bytes_counts_as_truncated(preprocessor):
+def test_a_text_truncated_by_bytes_counts_as_truncated(preprocessor):
     long = "x" * (preprocessor.max_bytes + 1)
     _, lengths, before = next(token_chunks(iter([[long, "red"]]), preprocessor).as_numpy_iterator())
     assert before.tolist() == [-1, 1]
@@ -82,7 +82,7 @@ def test_a_batch_has_the_rows_of_its_plan(ragged_store):
     ("options", "rows"),
     [({}, 3), ({"divisor": 2}, 4), ({"full_shapes": True}, 5), ({"full_shapes": True, "divisor": 2}, 6)],
 )
-def test_fillers_weigh_nothing(ragged_store, options, rows):
+def test_filler_rows_have_no_weight(ragged_store, options, rows):
     batch = make_source(ragged_store, **options).batch(BatchPlan(np.array([0, 1, 2]), length=3, capacity=5))
     assert {len(value) for value in (*batch["features"].values(), batch["targets"], batch["weights"])} == {
         rows
@@ -119,17 +119,17 @@ def test_a_dataset_is_not_silently_empty_the_second_time(ragged_store):
         list(dataset)
 
 
-def test_nothing_of_a_source_stays_when_its_batches_are_through(ragged_store):
-    """Of large data each part of an epoch is a source of its own, with open files."""
-    kept = []
+def test_a_source_is_released_after_its_batches(ragged_store):
+    """Each part of an epoch of large data is a source with its own open files."""
+    references = []
     for _ in range(3):
         source = make_source(ragged_store)
         for _ in source.dataset(plan_batches(source.lengths, [3], 6, 2, None)):
             pass
-        kept.append(weakref.ref(source))
+        references.append(weakref.ref(source))
     del source
     gc.collect()
-    assert [each() for each in kept] == [None, None, None]
+    assert [each() for each in references] == [None, None, None]
 
 
 # The position of a token is its id modulo 100.
@@ -182,5 +182,5 @@ def test_the_remaining_tokens_depend_on_row_and_seed_only(numbered):
     assert counts[[0, 11]].tolist() == [28, 28] and counts[1:11].min() > 8 and counts[1:11].max() < 26
 
 
-def test_no_token_is_left_out_of_a_share_of_nothing(numbered):
+def test_a_share_of_zero_leaves_out_no_token(numbered):
     assert numbered.without_tokens(0.0, [0]) is numbered

@@ -1,4 +1,4 @@
-"""What is compared inside of a student and its teacher, against NumPy."""
+"""Hidden states and attention of a student and its teacher, compared with NumPy."""
 
 import types
 from typing import Any
@@ -142,10 +142,10 @@ def test_different_granularities_and_missing_characters_are_refused():
     pairs, both = make_pair_bundle(), make_pair_bundle(("char", "wordpiece"))
     with pytest.raises(InputError, match="teacher, char, wordpiece, got wordpiece$"):
         check_same_features("--x", both, pairs.preprocessor)
-    spelt, plain = make_tagger_bundle(characters=True), make_tagger_bundle()
+    with_characters, plain = make_tagger_bundle(characters=True), make_tagger_bundle()
     with pytest.raises(InputError, match="--tag.characters, got none$"):
-        check_same_features("--x", spelt, plain.preprocessor)
-    check_same_features("--x", plain, spelt.preprocessor)
+        check_same_features("--x", with_characters, plain.preprocessor)
+    check_same_features("--x", plain, with_characters.preprocessor)
 
 
 def test_models_of_different_forms_are_refused():

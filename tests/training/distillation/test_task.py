@@ -11,12 +11,12 @@ from training.distillation.task import (
 )
 from training.io.examples import Example, Subset, TrainingSet, write_examples
 
-ANSWERS = np.arange(15, dtype=np.float32).reshape(5, 3)
+PREDICTIONS = np.arange(15, dtype=np.float32).reshape(5, 3)
 ORDER = np.array([2, 0, 1])
 
 
 def test_targets_have_labels_and_teacher_outputs():
-    targets = DistillationTargets(np.array([7, 8, 9], np.int32), ANSWERS, ORDER)
+    targets = DistillationTargets(np.array([7, 8, 9], np.int32), PREDICTIONS, ORDER)
     assert targets.shape == (5, 5) and len(targets) == 5 and targets.dtype == np.float32
     assert targets[np.array([4, 1])].tolist() == [[0, 0, 14, 12, 13], [8, 1, 5, 3, 4]]
     assert targets[2:4].tolist() == [[9, 1, 8, 6, 7], [0, 0, 11, 9, 10]]
@@ -25,7 +25,7 @@ def test_targets_have_labels_and_teacher_outputs():
 
 def test_rows_without_labels_have_the_filler():
     labels = np.array([[1, 4]], np.float32)
-    targets = DistillationTargets(labels, ANSWERS[:2], ORDER, np.array([0, -1], np.float32))
+    targets = DistillationTargets(labels, PREDICTIONS[:2], ORDER, np.array([0, -1], np.float32))
     assert targets[:2].tolist() == [[1, 4, 1, 2, 0, 1], [0, -1, 0, 5, 3, 4]]
 
 
@@ -36,23 +36,23 @@ def test_rows_without_labels_have_the_filler():
     ids=["one", "several"],
 )
 def test_batch_is_split_into_its_parts(labels, axes):
-    targets = DistillationTargets(labels, ANSWERS[:3], ORDER)
+    targets = DistillationTargets(labels, PREDICTIONS[:3], ORDER)
     batch = targets[np.arange(3)]
     batch = np.stack([batch, batch], axis=1) if axes else batch
-    found, labelled, answers = targets.parts(batch)
+    found, labeled, predictions = targets.parts(batch)
     assert found.dtype == "int32"
     if axes:
-        found, labelled, answers = found[:, 1], labelled[:, 1], answers[:, 1]
+        found, labeled, predictions = found[:, 1], labeled[:, 1], predictions[:, 1]
     np.testing.assert_array_equal(found, labels)
-    np.testing.assert_array_equal(labelled, [1, 1, 1])
-    np.testing.assert_array_equal(answers, ANSWERS[:3][:, ORDER])
+    np.testing.assert_array_equal(labeled, [1, 1, 1])
+    np.testing.assert_array_equal(predictions, PREDICTIONS[:3][:, ORDER])
 
 
 FACTS = {"teacher": "a", "rows": "b"}
 
 
 def tokenized(folder, bundle, rows):
-    """Batches of rows in another order than they were written in."""
+    """Batches of rows in a different order from that in the file."""
     ordered = bundle.tagger is not None
     examples = write_examples(
         (Example(row, (), "", ordered=ordered) for row in rows), folder, bundle.preprocessor.num_texts
@@ -80,9 +80,11 @@ def test_predictions_are_those_of_the_bundle(tmp_path, kind):
     source = tokenized(tmp_path, bundle, rows)
     assert count_predictions(source) == len(rows)
     write_predictions(bundle.model, source, tmp_path / "a.npy")
-    answers = np.load(tmp_path / "a.npy")
+    predictions = np.load(tmp_path / "a.npy")
     given = [row[0] if len(row) == 1 else row for row in reversed(rows)]
-    np.testing.assert_allclose(bundle.model.probabilities(answers), bundle.probabilities(given), atol=1e-5)
+    np.testing.assert_allclose(
+        bundle.model.probabilities(predictions), bundle.probabilities(given), atol=1e-5
+    )
 
 
 def test_predictions_for_sentences_are_scores_of_words(tmp_path):
@@ -90,9 +92,9 @@ def test_predictions_for_sentences_are_scores_of_words(tmp_path):
     sentences = [sentence.split() for sentence in SENTENCES]
     source = tokenized(tmp_path, bundle, [("\n".join(words),) for words in sentences])
     write_predictions(bundle.model, source, tmp_path / "a.npy")
-    answers = np.load(tmp_path / "a.npy")
-    assert len(answers) == sum(map(len, sentences)) == count_predictions(source)
-    np.testing.assert_allclose(answers, bundle.tagger.scores(sentences[::-1]), atol=1e-4)
+    predictions = np.load(tmp_path / "a.npy")
+    assert len(predictions) == sum(map(len, sentences)) == count_predictions(source)
+    np.testing.assert_allclose(predictions, bundle.tagger.scores(sentences[::-1]), atol=1e-4)
 
 
 def test_speed_is_logged(tmp_path, capsys):

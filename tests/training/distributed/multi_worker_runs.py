@@ -20,7 +20,7 @@ from training.distributed.local_launcher import free_addresses
 from training.runs.checkpoint_folder import newest_valid_checkpoint, read_progress
 
 BIASES = "attention/vars/2"  # of query, key and value
-# On a machine that does many things at once TensorFlow alone may take a minute to import.
+# On a busy machine, importing TensorFlow may take a minute.
 LONGEST_SECONDS = 600
 
 
@@ -42,7 +42,7 @@ def weights_of(run: Path) -> dict[str, np.ndarray]:
 
 
 def apart(first: Path, second: Path, but: str = "nothing", key_biases: bool = True) -> float:
-    """Largest difference between the weights of two runs, but for those whose names begin so."""
+    """Largest difference between the weights of two runs, except those whose names begin with `but`."""
     one, two = weights_of(first), weights_of(second)
     for name in one if not key_biases else ():
         if name.endswith(BIASES):
@@ -53,7 +53,7 @@ def apart(first: Path, second: Path, but: str = "nothing", key_biases: bool = Tr
 
 
 def losses(run: Path) -> list[float]:
-    """Training and validation loss of every epoch of a run; its weights are those of the best epoch alone."""
+    """Training and validation loss of every epoch of a run; its weights are those of the best epoch only."""
     history = json.loads((run / "metrics.json").read_text("utf-8"))["history"]
     return [epoch[name] for epoch in history for name in ("loss", "val_loss")]
 
@@ -116,11 +116,11 @@ def children_of(process: subprocess.Popen) -> list[int]:
 
 
 def wait_for_batches(out: Path, batches: int) -> None:
-    """Waits until a checkpoint of an unfinished run says that it has done so many."""
+    """Waits until a checkpoint of an unfinished run has recorded this number of batches."""
     folder = out.with_name(f"{out.name}.partial") / "checkpoint"
     end = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < end:
-        # A checkpoint may go just when it is read.
+        # A checkpoint may be removed while it is read.
         with contextlib.suppress(OSError):
             newest = newest_valid_checkpoint(folder)
             if newest and read_progress(newest)["batches_done"] >= batches:

@@ -1,4 +1,4 @@
-"""The launcher's processes, with small programs in the place of training.fit."""
+"""The processes of the launcher, with small programs instead of training.fit."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from kmha.errors import InputError
 from training.distributed import local_launcher as processes
 from training.distributed.local_launcher import LocalWorkers, device_environments, free_addresses
 
-# Each does what its part of the flags says: the first word is worker 0's.
+# Each worker runs its part of the flags: the first word is for worker 0.
 PROGRAM = """
 import json, os, signal, sys, time
 task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

@@ -1,4 +1,4 @@
-"""Two workers and one process: the same weights, whatever happens to a worker on the way."""
+"""Two workers and one process reach the same weights, even if a worker is interrupted."""
 
 import json
 import signal
@@ -57,7 +57,7 @@ def alone(folder: Path, *flags: object) -> Path:
 
 @pytest.mark.second
 def test_two_workers_give_the_weights_of_one_process(flags, tmp_path):
-    """AdamW, clipping, batches of odd numbers of rows; only the chief writes and answers."""
+    """AdamW, clipping, batches of odd numbers of rows; only the chief worker writes files and prints."""
     one, two = alone(tmp_path, *flags), tmp_path / "two"
     status, out, err = launch("--workers=2", "--", *flags, f"--out={two}")
     assert status == 0, err
@@ -89,7 +89,7 @@ def test_two_workers_with_options_give_the_weights_of_one_process(more, flags, t
     one = alone(tmp_path, *flags, *(flag for flag in more if "jit" not in flag))
     status, _, err = launch("--workers=2", "--", *flags, *more, f"--out={tmp_path / 'two'}")
     assert status == 0, err
-    # Attention does not hang on the key's bias: of a gradient that is rounding alone, and unclipped, Adam makes much.
+    # Attention does not depend on the key bias. Its unclipped gradient is rounding errors, which Adam amplifies.
     found = apart(one, tmp_path / "two", key_biases="--optimizer.clip-norm=0" not in more)
     print("max |dw|", found)
     assert found < 1e-5
@@ -175,7 +175,7 @@ def test_remaining_worker_reports_the_lost_one_and_the_checkpoint_stays(killed, 
 
 @pytest.mark.slow
 def test_all_workers_skip_a_damaged_checkpoint(flags, tmp_path):
-    """Of the right size, so that only its checksums tell."""
+    """The damaged file has the right size, so that only checksums find the damage."""
     one, two = alone(tmp_path, *flags, *LONG), tmp_path / "two"
     with launched("--workers=2", "--", *flags, *LONG, f"--out={two}") as process:
         wait_for_batches(two, 9)
@@ -240,7 +240,7 @@ def test_other_tasks_give_the_weights_of_one_process(task, tmp_path):
     one = alone(tmp_path, *shared)
     status, _, err = launch("--workers=2", "--", *shared, f"--out={tmp_path / 'two'}")
     assert status == 0, err
-    # What is the same for all candidates of a list has no gradient: there Adam makes much of rounding errors.
+    # Weights that score all candidates of a list equally have no gradient: there, Adam amplifies rounding errors.
     found = apart(one, tmp_path / "two", but="head/" if task == "match" else "nothing")
     print("max |dw|", found)
     assert found < 1e-5

@@ -73,7 +73,7 @@ def test_port_in_use_is_refused():
 
 
 def meetings(clusters: list[Cluster], pauses: list[float], seconds: float = 20.0) -> list[object]:
-    """What each of several workers comes to, as threads that begin after a while."""
+    """The results of several workers, which run as threads that start after a delay."""
     ends: list[object] = [None] * len(clusters)
 
     def come(place: int) -> None:

@@ -37,7 +37,7 @@ def with_settings(**changes):
 
 
 def signal_at(batch: int, number: int = signal.SIGINT) -> keras.callbacks.Callback:
-    """Sends this process a signal after so many batches of its run."""
+    """Sends this process a signal after this number of batches."""
     seen = []
 
     def note(_, logs):
@@ -49,13 +49,13 @@ def signal_at(batch: int, number: int = signal.SIGINT) -> keras.callbacks.Callba
 
 
 def scripted(scores: list[float]):
-    """A validation that gives these scores one after another and notes the weights it saw."""
+    """A validation function that returns these scores one after another."""
     left = list(scores)
     return lambda: {"loss": 1.0, "fit": left.pop(0)}
 
 
 def resumed(folder, batch: int, number: int = signal.SIGINT, **options):
-    """Weights of a run that was stopped at a batch and went on in a new loop."""
+    """A run that was stopped at a batch and resumed in a new loop."""
     with pytest.raises(Interrupted, match=signal.Signals(number).name):
         make_loop(folder, callbacks=[signal_at(batch, number)], **options).run()
     loop = make_loop(folder, **options)
@@ -75,7 +75,7 @@ def whole(tmp_path_factory):
 
 
 def check_equal(whole, again) -> None:
-    """Two runs ended alike."""
+    """Checks that two runs have the same weights, averages and history."""
     (loop, progress), (other, ended) = whole, again
     assert distance(weights_of(loop.model), weights_of(other.model)) < 1e-6
     averages = [[value.numpy() for value in run.average.averages] for run in (loop, other)]
@@ -90,7 +90,7 @@ def check_equal(whole, again) -> None:
     )
 
 
-# In the first epoch, at its very end (before validation), in the second epoch, at the very end of all.
+# In the first epoch, at its end (before validation), in the second epoch, and at the end of the run.
 @pytest.mark.parametrize("where", ["middle", "end of epoch", "second epoch", "last batch"])
 def test_resumed_run_reaches_the_same_weights(tmp_path, whole, where):
     count = batches_of_an_epoch(whole[0])
@@ -165,7 +165,7 @@ def test_accumulated_gradients_are_applied_before_a_stop(tmp_path):
     whole.run()
     count = batches_of_an_epoch(whole)
     assert whole.step.optimizer.steps_done == -(-count // 3)
-    # The signal comes while gradients wait; the run continues until they are applied.
+    # The signal comes during accumulation; the run continues until the gradients are applied.
     loop, progress = resumed(tmp_path, 1, **options)
     assert progress.batches_done == count
     assert distance(weights_of(whole.model), weights_of(loop.model)) < 1e-6
@@ -271,11 +271,11 @@ def test_history(tmp_path, whole):
 
 
 class Killed(BaseException):
-    """No handler of errors sees it."""
+    """A BaseException, so that no error handler catches it."""
 
 
 def kill_at(batch: int) -> keras.callbacks.Callback:
-    """Ends a run after so many of its batches, without a checkpoint of that moment."""
+    """Ends a run after this number of batches, without a checkpoint at that moment."""
     seen = []
 
     def kill(_, logs):
@@ -287,7 +287,7 @@ def kill_at(batch: int) -> keras.callbacks.Callback:
 
 
 def check_same_bits(whole, again) -> None:
-    """Two runs ended with the same weights, averages and random state, after epochs of the same figures."""
+    """Checks that two runs have the same weights, averages, random state and history, bit by bit."""
     (loop, progress), (other, ended) = whole, again
     assert distance(weights_of(loop.model), weights_of(other.model)) == 0
     assert distance(*([value.numpy() for value in run.average.averages] for run in (loop, other))) == 0
@@ -301,7 +301,7 @@ def check_same_bits(whole, again) -> None:
 
 
 def killed(folder, batch: int, **options):
-    """A run that was killed after a batch, two batches behind its last checkpoint, and went on in a new loop."""
+    """A run that was killed two batches after its last checkpoint and resumed in a new loop."""
     with pytest.raises(Killed):
         make_loop(folder, callbacks=[kill_at(batch)], **options).run()
     loop = make_loop(folder, **options)
@@ -327,8 +327,8 @@ def test_damaged_newest_checkpoint_falls_back_to_an_older_one(tmp_path, whole, c
     settings = with_settings(checkpoint_steps=1, checkpoints_kept=3)
     with pytest.raises(Killed):
         make_loop(tmp_path, callbacks=[kill_at(6)], settings=settings).run()
-    *_, newest = kept = sorted((tmp_path / "checkpoint").iterdir())
-    assert [path.name for path in kept] == ["00000003", "00000004", "00000005"]
+    *_, newest = saved = sorted((tmp_path / "checkpoint").iterdir())
+    assert [path.name for path in saved] == ["00000003", "00000004", "00000005"]
     (newest / "state.index").write_bytes(b"")
     loop = make_loop(tmp_path, settings=settings)
     check_equal(whole, (loop, loop.run(resume=True)))
@@ -464,7 +464,7 @@ def test_early_stopping(tmp_path):
     stop = keras.callbacks.EarlyStopping("val_fit", mode="max", patience=1, min_delta=100)
     progress = make_loop(tmp_path, settings=settings, callbacks=[stop]).run()
     assert (progress.epoch, progress.ended) == (2, True)
-    # It stays ended: going on with it trains no further.
+    # Training stays ended: resuming it adds no epoch.
     assert make_loop(tmp_path, settings=settings).run(resume=True).epoch == 2
 
 
@@ -481,7 +481,7 @@ def test_callback_stops_within_an_epoch(tmp_path):
         1,
         1,
     )
-    # Three batches, and the one that was waiting.
+    # One step of three batches, and one of the accumulated rest.
     assert loop.step.optimizer.steps_done == 2
 
 
@@ -507,11 +507,11 @@ def test_model_checkpoint_has_the_evaluated_weights(tmp_path):
     )
     loop = make_loop(tmp_path, callbacks=[save])
     loop.run()
-    kept = [v.numpy() for v in trainable(loop.model)]
+    saved = [v.numpy() for v in trainable(loop.model)]
     for variable in trainable(loop.model):
         variable.assign_add(variable * 0 + 1)
     loop.model.load_weights(path)
-    assert distance(kept, [v.numpy() for v in trainable(loop.model)]) == 0
+    assert distance(saved, [v.numpy() for v in trainable(loop.model)]) == 0
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="extra tensorboard is not installed")

@@ -380,8 +380,8 @@ def test_average_against_numpy(decay):
     follow(average, weight, values)
     expected = np.array([1.0, -2.0])
     for step, value in enumerate(values, start=1):
-        kept = min(decay, (1 + step) / (10 + step))
-        expected = kept * expected + (1 - kept) * value
+        retained = min(decay, (1 + step) / (10 + step))
+        expected = retained * expected + (1 - retained) * value
     np.testing.assert_allclose(average.averages[0].numpy(), expected, rtol=1e-5)
 
 
@@ -414,9 +414,9 @@ def test_swapping_twice_restores_the_weights():
     weights = [variable([1.0, 2.0]), variable([[3.0]])]
     average = WeightAverage(weights, ONE, 0.5, every=1)
     follow(average, weights[0], [[5.0, 6.0]])
-    live, kept = [w.numpy() for w in weights], [a.numpy() for a in average.averages]
+    live, averaged = [w.numpy() for w in weights], [a.numpy() for a in average.averages]
     average.swap()
-    for weight, old in zip(weights, kept, strict=True):
+    for weight, old in zip(weights, averaged, strict=True):
         np.testing.assert_array_equal(weight.numpy(), old)
     for mean, old in zip(average.averages, live, strict=True):
         np.testing.assert_array_equal(mean.numpy(), old)

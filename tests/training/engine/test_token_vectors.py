@@ -53,7 +53,7 @@ def test_any_width(width):
     assert np.linalg.norm(vectors[1:21], axis=1) == pytest.approx(1, rel=1e-5)
 
 
-def test_of_long_texts_a_random_share_is_read(monkeypatch):
+def test_a_random_share_of_long_texts_is_read(monkeypatch):
     read = []
     monkeypatch.setattr(token_vectors, "MAX_TOKENS", 600)
     counts = token_vectors._positive_information

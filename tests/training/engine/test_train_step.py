@@ -98,8 +98,8 @@ def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(x
 
 @pytest.mark.slow
 def test_students_reach_the_same_weights_on_one_and_two_replicas():
-    """Some sentences have no tags; the student is also to be like its teacher inside."""
-    result = run_worker("task_replica_worker", task="taught")
+    """Some sentences have no tags; hidden states and attention of the teacher are also targets."""
+    result = run_worker("task_replica_worker", task="distilled")
     assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
     assert result["one"]["steps"] == result["two"]["steps"] > 6
     assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
@@ -140,7 +140,7 @@ def test_gradients_equal_those_of_a_plain_tape():
     expected = tape.gradient(expected_total, trainable(model))
     assert float(weight) == batch["weights"].sum()
     np.testing.assert_allclose(total, expected_total, rtol=1e-6)
-    # Those behind a table that starts at zero are zero at first.
+    # Gradients that are multiplied by a table of initial zeros are zero at first.
     assert sum(float(tf.reduce_max(tf.abs(tf.convert_to_tensor(each)))) > 0 for each in expected) > 10
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), 1e-4, 1e-4)
@@ -152,8 +152,8 @@ def test_rows_of_weight_zero_change_nothing():
     # The content of a filler row must not matter.
     filled["features"]["token_ids"][5:] = 7
     filled["features"]["padding_mask"][5:] = 1
-    cut = tf.nest.map_structure(lambda value: value[:5], filled)
-    assert distance(weights_after([filled] * 3), weights_after([cut] * 3)) < 1e-5
+    unpadded = tf.nest.map_structure(lambda value: value[:5], filled)
+    assert distance(weights_after([filled] * 3), weights_after([unpadded] * 3)) < 1e-5
 
 
 def test_batch_without_weight_changes_nothing():

@@ -53,11 +53,11 @@ def test_rows_longer_than_the_training_rows_are_evaluated(model, source):
 def test_probabilities_are_those_of_the_model_row_by_row(model, source):
     from training.data.length_buckets import BatchPlan
 
-    answers = evaluated(model, source, [CONFIG.max_length])
+    predictions = evaluated(model, source, [CONFIG.max_length])
     for row in (0, 17):
         batch = source.batch(BatchPlan(np.array([row]), int(source.lengths[row]), 1))
         alone = np.asarray(model.probabilities(model(batch["features"])))
-        np.testing.assert_allclose(answers[row], alone[0], atol=1e-5)
+        np.testing.assert_allclose(predictions[row], alone[0], atol=1e-5)
 
 
 def test_validation_gives_loss_and_metric_of_the_task(model, source):

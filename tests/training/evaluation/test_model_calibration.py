@@ -28,7 +28,7 @@ ROWS = 4000
 
 
 def drawn(temperature: float, rows: int = ROWS, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
-    """Logits that need to be divided by a temperature, and labels drawn as the divided ones say."""
+    """Logits that need to be divided by a temperature, and labels drawn from the divided logits."""
     rng = np.random.default_rng(3)
     logits = 2 * rng.normal(size=(rows, classes))
     true = (softmax(logits, axis=1).cumsum(axis=1) > rng.random((rows, 1))).argmax(axis=1)
@@ -82,12 +82,12 @@ def test_too_few_rows_give_no_calibration():
     logits, true = drawn(3.0, rows=MIN_ROWS)
     assert fit_temperature(logits, true) is not None
     assert fit_temperature(logits[1:], true[1:]) is None
-    several, given_ = yes_or_no([3.0, 1.0], [0.0, 0.0], MIN_ROWS - 1)
-    assert fit_per_label(several, given_) is None
+    several, several_true = yes_or_no([3.0, 1.0], [0.0, 0.0], MIN_ROWS - 1)
+    assert fit_per_label(several, several_true) is None
 
 
 def test_temperature_without_improvement_is_not_used():
-    # Whatever they are divided by, they say the same.
+    # Dividing them changes no probability.
     assert fit_temperature(np.zeros((ROWS, 3)), np.arange(ROWS) % 3) is None
     assert fit_per_label(np.zeros((ROWS, 1)), np.arange(ROWS)[:, None] % 2) is None
 
@@ -126,8 +126,8 @@ def test_single_label_is_better_than_a_grid():
 
     def loss(temperature, bias):
         moved = logits / temperature + bias
-        nats = (np.logaddexp(0, moved) - true * moved).sum()
-        return nats + (np.log(temperature) ** 2 + bias**2) / 2
+        cross_entropy = (np.logaddexp(0, moved) - true * moved).sum()
+        return cross_entropy + (np.log(temperature) ** 2 + bias**2) / 2
 
     grid = [(t, b) for t in np.linspace(1, 3, 81) for b in np.linspace(-1, 2, 121)]
     best = min(grid, key=lambda point: loss(*point))
@@ -138,12 +138,12 @@ def test_single_label_is_better_than_a_grid():
 RNG = np.random.default_rng(5)
 
 
-def stand_in(targets: Any = None, **more) -> Any:
+def fake(targets: Any = None, **more) -> Any:
     """A task or a set of rows with some attributes only."""
     return types.SimpleNamespace(targets=lambda part, labels: targets, **more)
 
 
-def labelled(ids, names) -> Any:
+def labeled(ids, names) -> Any:
     """Rows with one label each."""
     examples = types.SimpleNamespace(
         label_names=list(names), local_labels=lambda rows: (np.asarray(ids), np.ones(len(ids), int))
@@ -170,24 +170,22 @@ def test_one_label(monkeypatch):
 
     logits = 2 * RNG.normal(size=(1000, 3))
     ids = (softmax(logits, axis=1).cumsum(axis=1) > RNG.random((1000, 1))).argmax(axis=1)
-    # Half of the rows have a label that the model does not know; they say nothing.
+    # Half of the rows have a label that the model does not know; they are ignored.
     known = np.where(np.arange(1000) % 2, ids, 3)
     monkeypatch.setattr(model_calibration, "label_ids", lambda examples, rows, labels: (known, []))
-    found = fit_calibration(classifier(), stand_in(), labelled(known, "abcd"), list("abc"), 2 * logits)
+    found = fit_calibration(classifier(), fake(), labeled(known, "abcd"), list("abc"), 2 * logits)
     assert found is not None and found.temperatures[0] == pytest.approx(2, rel=0.15)
 
 
 def test_several_labels_and_pairs():
     logits = 2 * RNG.normal(size=(2000, 3))
     true = (RNG.random(logits.shape) < expit(logits)).astype(np.int32)
-    several = fit_calibration(
-        classifier(multi_label=True), stand_in(true), stand_in(), list("abc"), logits * 2
-    )
+    several = fit_calibration(classifier(multi_label=True), fake(true), fake(), list("abc"), logits * 2)
     assert several is not None
     np.testing.assert_allclose(several.temperatures, [2.0] * 3, rtol=0.2)
     # Of pairs the second column is the number of the query.
     pairs = np.stack([true[:, 0], np.arange(2000)], axis=1).astype(np.float32)
-    one = fit_calibration(matcher("binary"), stand_in(pairs), stand_in(), ["score"], logits[:, :1] * 2 - 1)
+    one = fit_calibration(matcher("binary"), fake(pairs), fake(), ["score"], logits[:, :1] * 2 - 1)
     assert one is not None and one.temperatures[0] == pytest.approx(2, rel=0.2)
     assert one.biases[0] == pytest.approx(0.5, abs=0.2)
 
@@ -210,30 +208,28 @@ def test_temperature_of_a_tagger_does_not_change_its_tags():
     counts = RNG.integers(1, 9, 150).astype(np.int64)
     scores = 2 * RNG.normal(size=(int(counts.sum()), 5)).astype(np.float32)
     before = PathDecoder(bundle.model)(scores, counts)
-    # The tags are drawn word by word from what the model says; then it says all of it with twice the logarithms.
+    # Tags are drawn word by word from the probabilities of the model; then its scores are doubled.
     ids = (before.probabilities.cumsum(axis=1) > RNG.random((len(scores), 1))).argmax(axis=1)
     calibrate(bundle.model, Calibration((0.5,), (0.0,)))
     sentences = [[bundle.labels[i] for i in part] for part in np.split(ids, np.cumsum(counts)[:-1])]
-    task = stand_in(row_tags=lambda part: sentences, to_model_scheme=lambda tags: tags)
-    found = fit_calibration(bundle.model, task, stand_in(), bundle.labels, scores * 2)
+    task = fake(row_tags=lambda part: sentences, to_model_scheme=lambda tags: tags)
+    found = fit_calibration(bundle.model, task, fake(), bundle.labels, scores * 2)
     assert found is not None and found.temperatures[0] == pytest.approx(2, rel=0.15)
     calibrate(bundle.model, found)
     after = PathDecoder(Bundle(bundle.model, bundle.preprocessor, bundle.labels).model)(
         found.apply(scores * 2).astype(np.float32), counts
     )
     np.testing.assert_array_equal(after.tag_ids, before.tag_ids)
-    few = (
-        fit_calibration(bundle.model, task, stand_in(), bundle.labels, scores) if len(scores) < 100 else None
-    )
+    few = fit_calibration(bundle.model, task, fake(), bundle.labels, scores) if len(scores) < 100 else None
     assert few is None
 
 
 def test_top_predictions_of_labels_and_matches():
-    task = stand_in(np.array([[1.0, 0], [0.0, 1], [1.0, 2]]))
-    sure, right = top_predictions(
-        task, stand_in(), ["score"], np.array([[0.4], [0.35], [0.1]], np.float32), [0.375]
+    task = fake(np.array([[1.0, 0], [0.0, 1], [1.0, 2]]))
+    confidences, right = top_predictions(
+        task, fake(), ["score"], np.array([[0.4], [0.35], [0.1]], np.float32), [0.375]
     )
-    np.testing.assert_allclose(sure, [0.4, 0.65, 0.9])
+    np.testing.assert_allclose(confidences, [0.4, 0.65, 0.9])
     assert right.tolist() == [True, True, False]
 
 
@@ -248,7 +244,7 @@ def fits(folder, flags) -> list[dict]:
     return found
 
 
-def check(calibrated: dict, plain: dict, answers) -> None:
+def check(calibrated: dict, plain: dict, predictions_of) -> None:
     metrics, before = calibrated["metrics"], plain["metrics"]
     assert "calibration" not in before and Calibration.of(plain["bundle"].details) == Calibration()
     calibration = metrics["calibration"]
@@ -262,7 +258,7 @@ def check(calibrated: dict, plain: dict, answers) -> None:
             assert calibration[part][f"{name}_before"] == pytest.approx(before[part][name], abs=1e-5)
             assert calibration[part][name] == metrics[part][name]
     assert metrics["validation"]["loss"] < before["validation"]["loss"]
-    assert answers(calibrated["bundle"]) == answers(plain["bundle"])
+    assert predictions_of(calibrated["bundle"]) == predictions_of(plain["bundle"])
 
 
 def test_calibrated_fit_has_the_same_predictions_from_one_pass_over_the_test_rows(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ def test_a_document_line_ends_a_sentence(tmp_path, line):
     ]
 
 
-def test_a_word_may_look_like_one(tmp_path):
+def test_a_word_may_look_like_a_document_line(tmp_path):
     assert read(write(tmp_path / "a.conll", "-DOCSTART-s O\n# O\n"))[0][1][0] == ["-DOCSTART-s", "#"]
 
 
@@ -96,7 +96,7 @@ CONLLU = """# sent_id = 1
 """
 
 
-def test_conllu_skips_what_is_no_word(tmp_path):
+def test_conllu_lines_without_words_are_skipped(tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
     assert column_names(path) == [str(number) for number in range(1, 11)]
     assert read(path, ["2", "4"]) == [("4", [["Do", "n't", "go"], ["AUX", "PART", "VERB"]])]
@@ -104,7 +104,7 @@ def test_conllu_skips_what_is_no_word(tmp_path):
     assert rows == [("3", [["1-2", "1", "2", "2.1", "3"]])]
 
 
-def test_columns_that_may_lack(tmp_path):
+def test_optional_columns(tmp_path):
     path = write(tmp_path / "a.conll", SENTENCES)
     assert [row.values for row in read_rows(path, ["1"], ["1", "3"])] == [
         {"1": ["John", "Smith"]},
@@ -127,7 +127,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("content, message", WRONG)
-def test_what_is_wrong_is_one_line_that_names_the_file_and_the_line(tmp_path, content, message):
+def test_errors_are_one_line_with_file_and_line(tmp_path, content, message):
     path = write(tmp_path / "a.conll", content)
     with pytest.raises(InputError) as caught:
         list(read_rows(path, ["1"]))
@@ -171,7 +171,7 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\
     sentences=st.lists(st.lists(st.tuples(words, words), min_size=1, max_size=4), min_size=1, max_size=4),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_what_was_written_is_what_is_read(tmp_path_factory, sentences, end):
+def test_written_sentences_are_read_back_unchanged(tmp_path_factory, sentences, end):
     path = tmp_path_factory.mktemp("round") / "a.conll"
     lines, places = [], []
     for sentence in sentences:

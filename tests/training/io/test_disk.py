@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("kind", ["file", "folder"])
 
 
 @both
-def test_the_artifact_appears_whole_and_leaves_nothing_beside_it(tmp_path, kind):
+def test_the_artifact_appears_complete_and_without_temporary_files(tmp_path, kind):
     final = tmp_path / "new" / "deep" / "model"
     with atomic_write(final) as path:
         write(path, kind, "one")
@@ -55,7 +55,7 @@ def test_the_artifact_appears_whole_and_leaves_nothing_beside_it(tmp_path, kind)
 
 @both
 @pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt(), OSError(28, "disk full")])
-def test_nothing_stays_of_one_that_failed(tmp_path, kind, error):
+def test_a_failed_write_leaves_nothing(tmp_path, kind, error):
     final = tmp_path / "new" / "model"
     expected = InputError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected), atomic_write(final) as path:
@@ -65,7 +65,7 @@ def test_nothing_stays_of_one_that_failed(tmp_path, kind, error):
 
 
 @both
-def test_what_stands_there_is_kept_unless_told_otherwise(tmp_path, kind):
+def test_an_existing_artifact_is_retained_without_overwrite(tmp_path, kind):
     final = tmp_path / "model"
     write(final, kind, "old")
     with pytest.raises(InputError, match="--overwrite"), atomic_write(final):
@@ -89,7 +89,7 @@ with atomic_write(Path(sys.argv[1])) as path:
 """
 
 
-def test_what_a_killed_export_left_is_cleared(tmp_path):
+def test_temporary_files_of_a_killed_export_are_removed(tmp_path):
     process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "model")])
     assert process.returncode == -9 and len(list(tmp_path.iterdir())) == 1
     with atomic_write(tmp_path / "model", overwrite=True) as first:
@@ -127,7 +127,7 @@ def test_concurrent_writers_of_one_group_do_not_mix(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "m.tflite"]
 
 
-def test_two_versions_of_a_target_are_one_or_an_error(tmp_path):
+def test_a_target_written_by_another_process_is_not_replaced(tmp_path):
     """Without --overwrite the second writer is refused when it publishes, and its files are removed."""
     final = tmp_path / "m.tflite"
     with pytest.raises(InputError, match="m.tflite: expected a new place"):
@@ -150,13 +150,13 @@ def test_a_companion_with_the_same_content_stays(tmp_path):
             pytest.fail("entered")
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+def test_a_path_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write there"), atomic_write(tmp_path / "file" / "model"):
         raise AssertionError
 
 
-def test_a_file_never_takes_the_place_of_a_folder(tmp_path):
+def test_a_file_never_replaces_a_folder(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one").touch()
     with pytest.raises(InputError, match="--out .*photos: cannot write there, Is a directory"):
@@ -172,14 +172,14 @@ def temporary(tmp_path_factory, monkeypatch) -> Path:
     return folder
 
 
-def test_it_is_noted_while_it_is_there(tmp_path, temporary):
+def test_the_scratch_folder_is_recorded_while_it_exists(tmp_path, temporary):
     with pytest.raises(ZeroDivisionError), scratch_folder(tmp_path) as scratch:
         assert scratch.is_dir() and (tmp_path / NOTE).read_text() == str(scratch)
         raise ZeroDivisionError
     assert not (tmp_path / NOTE).exists() and not list(temporary.iterdir())
 
 
-def test_what_a_kill_left_is_removed(tmp_path, temporary):
+def test_the_scratch_folder_of_a_killed_process_is_removed(tmp_path, temporary):
     (temporary / "kmha-x" / "deep").mkdir(parents=True)
     (tmp_path / NOTE).write_text(str(temporary / "kmha-x"))
     remove_left(tmp_path)
@@ -188,34 +188,34 @@ def test_what_a_kill_left_is_removed(tmp_path, temporary):
 
 
 @pytest.mark.parametrize("kind", ["another name", "another place", "a way out", "a link"])
-def test_nothing_else_is(tmp_path, temporary, kind):
-    kept = tmp_path / "kmha-thesis"
+def test_no_other_folder_is_removed(tmp_path, temporary, kind):
+    other_folder = tmp_path / "kmha-thesis"
     noted = {
         "another name": temporary / "thesis",
-        "another place": kept,
+        "another place": other_folder,
         "a way out": temporary / "kmha-x" / ".." / ".." / "kmha-thesis",
         "a link": temporary / "kmha-link",
     }[kind]
-    kept.mkdir()
+    other_folder.mkdir()
     (temporary / "thesis").mkdir()
     (temporary / "kmha-x").mkdir()
-    os.symlink(kept, temporary / "kmha-link")
+    os.symlink(other_folder, temporary / "kmha-link")
     (tmp_path / NOTE).write_text(str(noted))
     remove_left(tmp_path)
-    assert kept.is_dir() and len(list(temporary.iterdir())) == 3
+    assert other_folder.is_dir() and len(list(temporary.iterdir())) == 3
 
 
 @pytest.mark.parametrize(
     ("error", "filename"),
     [(OSError(errno.ENOSPC, "full"), "a"), (OSError(errno.ENOSPC, "full", "b"), "b"), (OSError("odd"), None)],
 )
-def test_what_does_not_say_where_it_was_written_is_told(error, filename):
+def test_errors_of_a_full_disk_get_a_file_name(error, filename):
     with pytest.raises(OSError) as caught, named(Path("a")):
         raise error
     assert (caught.value.filename, caught.value.errno) == (filename, error.errno)
 
 
-def test_too_little_disk_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+def test_too_little_disk_space_is_one_line_with_a_hint(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=2_500_000_000))
     check_room(tmp_path / "scratch", 2.5e9, "token ids")
     with pytest.raises(InputError) as caught:
@@ -226,7 +226,7 @@ def test_too_little_disk_is_one_line_that_says_what_to_do(tmp_path, monkeypatch)
     )
 
 
-def test_gzipped_files_are_guessed_from_their_beginning(tmp_path):
+def test_sizes_of_gzip_files_are_estimated_from_their_beginning(tmp_path):
     text = b"".join(b"%d of the same words\n" % number for number in range(300_000))
     plain, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
     plain.write_bytes(text)
@@ -272,7 +272,7 @@ def test_a_file_that_changes_is_named(path, change):
         change(path)
 
 
-def test_a_change_explains_what_was_refused(path):
+def test_a_changed_file_is_reported_instead_of_the_input_error(path):
     with pytest.raises(InputError, match=CHANGED), unchanged(path):
         longer(path)
         raise InputError("a.csv:7: expected two fields")
@@ -286,13 +286,13 @@ def test_readers_of_lines_refuse_a_file_that_grows(path):
         longer(path)
 
 
-def test_other_errors_stay_as_they_are(path):
+def test_other_errors_are_unchanged(path):
     with pytest.raises(ZeroDivisionError), unchanged(path):
         longer(path)
         raise ZeroDivisionError
 
 
-def test_a_file_that_stays_is_fine(path):
+def test_an_unchanged_file_is_accepted(path):
     with unchanged(path, path.with_name("none")):
         path.read_text()
 
@@ -320,7 +320,7 @@ def test_a_path_through_a_file_is_an_input_error(tmp_path):
         pass
 
 
-def test_figures_that_are_no_numbers_become_null():
+def test_nan_and_infinity_become_null():
     values = {"a": float("nan"), "b": [1.5, (float("inf"), "NaN")], "c": {"d": -float("inf")}}
     assert json.loads(to_json(values, indent=1)) == {"a": None, "b": [1.5, [None, "NaN"]], "c": {"d": None}}
 

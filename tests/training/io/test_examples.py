@@ -17,7 +17,7 @@ label_lists = st.lists(st.sampled_from(["red", "green", "blue", "été"]), max_s
 
 
 @given(table=st.lists(st.tuples(texts, label_lists)), block=st.integers(1, 4), data=st.data())
-def test_examples_come_back_as_they_were_given(tmp_path_factory, table, block, data):
+def test_written_examples_are_read_back_unchanged(tmp_path_factory, table, block, data):
     folder = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(examples_module, "_BLOCK_ROWS", block)
@@ -32,12 +32,12 @@ def test_examples_come_back_as_they_were_given(tmp_path_factory, table, block, d
     assert written.empty_texts == sum(not text.strip() for text, _ in table)
 
 
-def test_names_of_labels_stand_in_the_order_they_were_first_seen(tmp_path):
+def test_label_names_are_in_order_of_first_occurrence(tmp_path):
     written = write_examples([example("1", "b", "a"), example("2", "c"), example("3", "a")], tmp_path)
     assert written.label_names == ["b", "a", "c"]
 
 
-def test_a_label_given_twice_counts_once(tmp_path):
+def test_a_repeated_label_counts_once(tmp_path):
     written = write_examples([example("1", "a", "b", "a"), example("2", "b", "a")], tmp_path)
     assert written.local_labels(np.arange(2))[1].tolist() == [2, 2]
     assert written.label_digests()[0] == written.label_digests()[1]
@@ -77,7 +77,7 @@ def test_label_digests_are_equal_for_equal_sequences_only(tmp_path_factory, rows
         assert (digests == digest).tolist() == [other == labels for other in rows]
 
 
-def test_ordered_labels_stand_apart_from_others(tmp_path):
+def test_ordered_labels_cannot_be_mixed_with_others(tmp_path):
     with pytest.raises(ValueError, match="a.csv:2: expected labels all ordered or none, got both"):
         write_examples([sequence("a", "a"), example("x", "a")], tmp_path)
     assert not write_examples([], tmp_path).ordered
@@ -101,13 +101,13 @@ def test_two_texts_for_each_example(tmp_path):
     assert written.empty_texts == 1
 
 
-def test_places_are_kept(tmp_path):
+def test_locations_are_stored(tmp_path):
     places = [f"a.csv:{line}" for line in (2, 3, 7)] + ["odd\nname.csv:2"]
     written = write_examples((example("x", "a", place=place) for place in places), tmp_path)
     assert [written.place(row) for row in range(4)] == [*places[:3], "odd name.csv:2"]
 
 
-def test_an_empty_label_is_refused_and_nothing_of_use_is_left(tmp_path):
+def test_an_empty_label_is_refused_and_leaves_no_texts(tmp_path):
     with pytest.raises(InputError, match="a.csv:3: expected a label, got an empty one"):
         write_examples([example("x", "a"), example("y", "", place="a.csv:3")], tmp_path)
     assert not list(tmp_path.glob("texts*"))
@@ -119,26 +119,26 @@ def test_another_number_of_texts_is_refused(tmp_path):
 
 
 @pytest.fixture
-def colours(tmp_path) -> ExampleSet:
+def colors(tmp_path) -> ExampleSet:
     return write_examples(map(example, "1234", ["red", "green", "blue", "ash"]), tmp_path)
 
 
-def test_label_ids_number_unknown_labels_after_the_known_ones(colours):
-    ids, names = label_ids(colours, np.array([3, 0, 1, 2, 0]), ["green", "lost", "red"])
+def test_label_ids_number_unknown_labels_after_the_known_ones(colors):
+    ids, names = label_ids(colors, np.array([3, 0, 1, 2, 0]), ["green", "lost", "red"])
     assert names == ["green", "lost", "red", "ash", "blue"]
     assert ids.dtype == np.int32 and [names[each] for each in ids] == ["ash", "red", "green", "blue", "red"]
 
 
-def test_label_ids_agree_between_batches(colours):
+def test_label_ids_agree_between_batches(colors):
     labels = ["red"]
-    whole, names = label_ids(colours, np.arange(4), labels)
-    parts = [label_ids(colours, np.array([row]), labels) for row in range(4)]
+    whole, names = label_ids(colors, np.arange(4), labels)
+    parts = [label_ids(colors, np.array([row]), labels) for row in range(4)]
     assert [int(ids[0]) for ids, _ in parts] == whole.tolist()
     assert all(part_names == names for _, part_names in parts)
 
 
 @pytest.mark.parametrize("labels", [(), ("a", "b")])
-def test_label_ids_want_one_label_for_each_row(tmp_path, labels):
+def test_label_ids_require_one_label_for_each_row(tmp_path, labels):
     with pytest.raises(ValueError, match="expected one label for each row"):
         label_ids(write_examples([example("x", *labels)], tmp_path), np.array([0]), ["a"])
 
@@ -153,13 +153,13 @@ def test_label_matrix_marks_known_labels_and_counts_the_others(tmp_path_factory,
     assert unknown == sum(label not in labels for row in table for label in row)
 
 
-def test_mixed_numbers_stay_apart():
+def test_mixed_numbers_are_distinct():
     values = mixed(np.arange(100_000, dtype=np.uint64))
     assert len(np.unique(values)) == 100_000
     assert len(np.unique(values >> np.uint64(40))) > 99_000
 
 
-def test_queries_are_told_apart_by_their_names_or_else_by_first_texts(tmp_path):
+def test_queries_are_distinguished_by_name_or_else_by_first_text(tmp_path):
     def of_query(text: str, query: str | None) -> Example:
         return Example((text, "b"), ("1",), "", query)
 
@@ -171,7 +171,7 @@ def test_queries_are_told_apart_by_their_names_or_else_by_first_texts(tmp_path):
     )
     assert not unnamed.named_queries
     assert unnamed.queries[0] == unnamed.queries[1] != unnamed.queries[2]
-    # A name is never taken for a text, and a set with some names has none to rank by.
+    # A name is never treated as a text. A set with names for only some rows has no named queries.
     both = write_examples([of_query("x", "x"), of_query("x", None)], tmp_path / "b", 2)
     assert both.queries[0] != both.queries[1] and not both.named_queries
 

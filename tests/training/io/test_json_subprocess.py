@@ -22,13 +22,13 @@ def python(program):
 
 
 def is_gone(worker):
-    """Whether the process has ended and nobody need wait for it any more."""
+    """Whether the process has ended and its exit status has been collected."""
     with pytest.raises(ChildProcessError):
         os.waitpid(worker._process.pid, os.WNOHANG)
     return worker._process.returncode is not None
 
 
-def test_questions_are_answered_in_order_and_the_process_ends():
+def test_requests_get_responses_in_order_and_the_process_ends():
     with python(ECHO) as worker:
         assert worker.listen() == {"ready": True}
         assert [worker.request(number=number) for number in range(3)] == [{"number": n} for n in range(3)]
@@ -36,7 +36,7 @@ def test_questions_are_answered_in_order_and_the_process_ends():
 
 
 @pytest.mark.parametrize("how", DIES)
-def test_a_death_is_told_in_one_line(how):
+def test_a_crash_is_reported_in_one_line(how):
     program, message = DIES[how]
     with python(program) as worker, pytest.raises(Crashed) as caught:
         worker.listen()
@@ -44,7 +44,7 @@ def test_a_death_is_told_in_one_line(how):
     assert is_gone(worker)
 
 
-def test_one_that_died_while_it_was_idle_is_told_too():
+def test_a_crash_of_an_idle_process_is_reported():
     with python("print('{}')") as worker:
         worker.listen()
         worker._process.wait()
@@ -53,13 +53,13 @@ def test_one_that_died_while_it_was_idle_is_told_too():
     assert is_gone(worker)
 
 
-def test_a_busy_one_is_not_waited_for():
+def test_a_busy_process_is_not_waited_for():
     with python("import time; time.sleep(600)") as worker:
         pass
     assert is_gone(worker)
 
 
-def test_wrong_input_comes_through():
+def test_input_errors_of_the_process_are_raised():
     with (
         python('print(\'{"error": "a.onnx: expected"}\')') as worker,
         pytest.raises(InputError, match=r"a\.onnx"),
@@ -67,7 +67,7 @@ def test_wrong_input_comes_through():
         worker.listen()
 
 
-def test_many_words_on_stderr_do_not_block_it():
+def test_long_output_on_stderr_does_not_block_the_process():
     program = "import sys; sys.stderr.write('x' * 1_000_000 + chr(10) + 'last words'); sys.exit(3)"
     with python(program) as worker, pytest.raises(Crashed, match="status 3, saying: last words$"):
         worker.listen()

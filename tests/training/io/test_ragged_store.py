@@ -21,27 +21,27 @@ def ragged_store_of(path: Path, rows: list[list[int]], dtype: DTypeLike = np.int
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
-def test_rows_come_back_by_number(tmp_path, dtype):
+def test_rows_are_read_by_number(tmp_path, dtype):
     ragged_store = ragged_store_of(tmp_path / "s", ROWS, dtype)
     assert len(ragged_store) == len(ROWS)
     assert ragged_store.lengths.dtype == np.int32 and ragged_store.lengths.tolist() == [
         len(row) for row in ROWS
     ]
     for number, row in enumerate(ROWS):
-        given_row = ragged_store.read(number)
-        assert given_row.dtype == dtype and given_row.tolist() == row
+        stored_row = ragged_store.read(number)
+        assert stored_row.dtype == dtype and stored_row.tolist() == row
 
 
 rows_of_numbers = st.lists(st.lists(st.integers(-100, 100), max_size=5), min_size=1, max_size=20)
 
 
 @given(rows=rows_of_numbers, data=st.data())
-def test_gather_gives_rows_in_the_order_asked(tmp_path_factory, rows, data):
+def test_gather_returns_rows_in_the_requested_order(tmp_path_factory, rows, data):
     ragged_store = ragged_store_of(tmp_path_factory.mktemp("spool") / "s", rows)
-    asked = data.draw(st.lists(st.integers(0, len(rows) - 1)))
-    flat, lengths = ragged_store.gather(np.array(asked, np.int64))
-    assert lengths.dtype == np.int32 and lengths.tolist() == [len(rows[number]) for number in asked]
-    assert flat.dtype == np.int32 and flat.tolist() == [each for number in asked for each in rows[number]]
+    requested = data.draw(st.lists(st.integers(0, len(rows) - 1)))
+    flat, lengths = ragged_store.gather(np.array(requested, np.int64))
+    assert lengths.dtype == np.int32 and lengths.tolist() == [len(rows[number]) for number in requested]
+    assert flat.dtype == np.int32 and flat.tolist() == [each for number in requested for each in rows[number]]
 
 
 def test_extend_and_append_write_the_same_files(tmp_path):
@@ -55,30 +55,30 @@ def test_extend_and_append_write_the_same_files(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], []]])
-def test_spools_without_elements(tmp_path, rows):
+def test_stores_without_elements(tmp_path, rows):
     ragged_store = ragged_store_of(tmp_path / "s", rows)
     flat, lengths = ragged_store.gather(np.arange(len(rows)))
     assert len(ragged_store) == len(lengths) == len(rows) and flat.shape == (0,)
 
 
-def test_asking_for_no_rows(tmp_path):
+def test_gather_without_rows(tmp_path):
     flat, lengths = ragged_store_of(tmp_path / "s", ROWS).gather(np.zeros(0, np.int64))
     assert flat.shape == lengths.shape == (0,) and flat.dtype == lengths.dtype == np.int32
 
 
 @pytest.mark.parametrize("row", [-1, 6])
-def test_no_such_row(tmp_path, row):
+def test_a_row_out_of_range_raises(tmp_path, row):
     with pytest.raises(IndexError):
         ragged_store_of(tmp_path / "s", ROWS).read(row)
 
 
-def test_opened_again_later(tmp_path):
+def test_a_closed_store_can_be_opened_again(tmp_path):
     ragged_store_of(tmp_path / "s", ROWS)
     again = RaggedStore.open(tmp_path / "s")
     assert [again.read(number).tolist() for number in range(len(again))] == ROWS
 
 
-def test_many_threads_read_what_one_reads(tmp_path):
+def test_many_threads_read_the_same_rows(tmp_path):
     random = np.random.default_rng(0)
     rows = [random.integers(0, 255, size).tolist() for size in random.integers(0, 50, 300)]
     ragged_store = ragged_store_of(tmp_path / "s", rows, np.uint8)
@@ -96,7 +96,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unfinished_spool_can_not_be_opened(tmp_path):
+def test_an_unfinished_store_cannot_be_opened(tmp_path):
     writer = RaggedStoreWriter(tmp_path / "s", np.int32)
     with pytest.raises(FileNotFoundError):
         RaggedStore.open(tmp_path / "s")

@@ -50,14 +50,14 @@ def test_rows_and_lines_are_those_of_the_csv_module(tmp_path_factory, table):
 
 @pytest.mark.parametrize("bad", ["one field", "three,fields,here", '"open', 'a "quote",b\n"x"y,z'])
 @pytest.mark.parametrize("before", [0, 1, 4, 5, 6, 9])
-def test_rows_before_a_wrong_one_come_before_its_error(tmp_path, bad, before):
+def test_rows_before_an_invalid_row_precede_its_error(tmp_path, bad, before):
     path = tmp_path / "a.csv"
     # Every row reaches over two lines.
     path.write_text("text,label\n" + '"x\ny",z\n' * before + bad + "\n", newline="")
     found = []
     with pytest.raises(InputError) as caught:
         found.extend(csv_blocks(path, ",", ("text",)))
-    # The lone quotes of a field without quotes around it are right; the line after it is not.
+    # Quotes inside an unquoted field are valid; the line after it is not.
     line = 2 + 2 * before + (bad[0] == "a")
     assert str(caught.value).startswith(f"{path}:{line}: ")
     rows, lines, _ = read(found)

@@ -46,7 +46,7 @@ def test_each_format_gives_the_same_rows_with_the_line_they_start_at(tmp_path, s
     assert column_names(path) == ["text", "id", "label"]
 
 
-def test_names_are_matched_whatever_the_case_of_the_suffix(tmp_path):
+def test_suffixes_are_matched_in_any_case(tmp_path):
     assert read(write(tmp_path / "A.CSV.GZ".replace("GZ", "gz"), "text\nx\n")) == [({"text": "x"}, "2")]
     assert read(write(tmp_path / "a.json", '{"text": "x"}')) == [({"text": "x"}, "1")]
 
@@ -71,7 +71,7 @@ def test_a_field_longer_than_the_default_limit_of_the_csv_module(tmp_path):
     assert len(read(path)[0][0]["text"]) == 1_000_000
 
 
-def test_optional_columns_are_kept_where_they_exist(tmp_path):
+def test_optional_columns_are_read_if_they_exist(tmp_path):
     assert read(write(tmp_path / "a.csv", "text,title\nx,y\n"), ["text"], ["title", "none"]) == [
         ({"text": "x", "title": "y"}, "2")
     ]
@@ -88,7 +88,7 @@ def test_json_numbers_become_the_text_they_were_written_as(tmp_path):
     assert values == {"text": "1.50", "label": "3", "labels": ["a", "7"], "none": [], "big": "9" * 5000}
 
 
-def test_spans_are_kept_as_the_json_of_each(tmp_path):
+def test_spans_are_read_as_json_strings(tmp_path):
     line = '{"s": [{"start": 0, "end": 5, "label": "é"}], "t": [[0, 5, "PER"], [7, 9, 2]]}'
     values = read(write(tmp_path / "a.jsonl", line), ["s", "t"])[0][0]
     assert values["s"] == ['{"start": "0", "end": "5", "label": "é"}']
@@ -172,7 +172,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize("name, content, message", TABLES)
-def test_what_is_wrong_is_one_line_that_names_the_file_and_the_line(tmp_path, name, content, message):
+def test_errors_are_one_line_with_file_and_line(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(InputError) as caught:
         list(read_rows(path, ["text"]))
@@ -264,7 +264,7 @@ def test_an_open_quote_stops_at_the_limit_of_a_field(tmp_path, monkeypatch):
         csv.field_size_limit(before)
 
 
-def test_rows_before_a_wrong_one_come_out_and_nothing_is_read_ahead(tmp_path):
+def test_rows_before_an_invalid_row_are_returned_without_reading_ahead(tmp_path):
     path = write(tmp_path / "a.csv", "text\na\nb\nc,d\n")
     assert [row.values["text"] for row in itertools.islice(read_rows(path, ["text"]), 2)] == ["a", "b"]
 
@@ -274,7 +274,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 @given(table=st.lists(st.tuples(texts, texts), min_size=1))
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
-def test_what_was_written_is_what_is_read_and_places_point_at_it(tmp_path_factory, name, table):
+def test_written_rows_are_read_back_with_their_lines(tmp_path_factory, name, table):
     path = tmp_path_factory.mktemp("round") / name
     lines = []
     if "jsonl" in name:

@@ -25,7 +25,7 @@ NEW_ROWS = news_rows(21, seed=2)
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """Of a data frame and of test rows in a file; the folder was the only place for temporary files."""
+    """The result for a data frame and a test file; all temporary files were in one folder."""
     folder = tmp_path_factory.mktemp("train")
     test = write_csv(folder / "test.csv", NEW_ROWS)
     before = tempfile.tempdir

@@ -13,7 +13,7 @@ from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.fit import main
 from training.io.examples import Example, Subset, write_examples
-from training.job import train_and_evaluate as kept
+from training.job import train_and_evaluate as job
 from training.job.train_and_evaluate import length_percentiles, report_fit, sample_texts
 from training.runs.run_folder import RunContext
 
@@ -29,7 +29,7 @@ def test_sample_is_drawn_from_the_part_and_depends_on_the_seed(tmp_path):
     rows = [(f"text {number}", "a") for number in range(1000)]
     some = part(tmp_path, rows, 600)
     first = sample_texts([some], 1)
-    assert len(first) == len(set(first)) == kept.SAMPLE_ROWS
+    assert len(first) == len(set(first)) == job.SAMPLE_ROWS
     assert set(first) <= {text for text, _ in rows[:600]}
     assert first == sample_texts([some], 1) != sample_texts([some], 2)
 
@@ -37,7 +37,7 @@ def test_sample_is_drawn_from_the_part_and_depends_on_the_seed(tmp_path):
 def test_sample_of_a_small_part_has_all_rows_and_truncated_texts(tmp_path):
     rows = [*news_rows(5, seed=1), ("x" * 10_000, "food")]
     texts = sample_texts([part(tmp_path, rows)], 0)
-    assert texts == [text[: kept.SAMPLE_CHARACTERS] for text, _ in rows]
+    assert texts == [text[: job.SAMPLE_CHARACTERS] for text, _ in rows]
 
 
 def test_sample_is_of_the_first_part_and_filled_up_with_the_second(tmp_path):
@@ -46,7 +46,7 @@ def test_sample_is_of_the_first_part_and_filled_up_with_the_second(tmp_path):
     first, second = (Subset(everything.examples, np.arange(*ends)) for ends in ((0, 30), (30, 1000)))
     found = sample_texts([first, second], 0)
     assert found[:30] == [text for text, _ in rows[:30]]
-    assert len(found) == len(set(found)) == kept.SAMPLE_ROWS
+    assert len(found) == len(set(found)) == job.SAMPLE_ROWS
 
 
 def test_percentiles_are_lengths_of_texts():
@@ -58,7 +58,7 @@ def test_sample_of_pairs(tmp_path):
     rows = [*((f"a {number}", f"b {number}") for number in range(9)), ("x" * 10_000, "")]
     examples = write_examples((Example(pair, ("1",), "") for pair in rows), tmp_path, num_texts=2)
     found = sample_texts([Subset(examples, np.arange(10))], 0)
-    assert found == [*rows[:9], ("x" * kept.SAMPLE_CHARACTERS, "")]
+    assert found == [*rows[:9], ("x" * job.SAMPLE_CHARACTERS, "")]
 
 
 LABEL = "<i>sport</i> | $x$"
@@ -143,10 +143,10 @@ def test_the_command_has_the_settings_of_the_run(run):
     command = next(line for line in lines if line.startswith("python -m training.fit"))
     assert command == json.loads((folder / "bundle.json").read_text("utf-8"))["trained"]["command"]
     shown = parse(FitConfig, shlex.split(command)[3:], "fit")
-    kept = parse(FitConfig, ["--config", str(folder / "config.toml")], "fit")
+    saved = parse(FitConfig, ["--config", str(folder / "config.toml")], "fit")
     for name in ("data", "text", "encoder", "classify", "optimizer", "task", "baseline", "report"):
-        one, other = getattr(shown, name), getattr(kept, name)
-        # What the fit fills in from the task is left to it.
+        one, other = getattr(shown, name), getattr(saved, name)
+        # The command omits settings that the fit derives from the task.
         if name in ("text", "encoder"):
             assert all(value is None or value == getattr(other, field) for field, value in vars(one).items())
         else:

@@ -305,7 +305,7 @@ def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
     assert not np.allclose(after[folds == 0], before[folds == 0], atol=1e-3)
 
 
-def test_logits_of_validation_rows_are_kept():
+def test_logits_of_validation_rows_are_saved():
     train, validation = _source(200, 0), _source(50, 1)
     path = _fitted(train, validation, LABELS, V, seed=0)
     np.testing.assert_allclose(path.validation_logits, path.logits(validation), atol=1e-5)

@@ -94,7 +94,7 @@ def test_ngrams_have_different_slots_in_a_table_that_is_almost_full(count):
     assert 0 <= slots.min() and slots.max() < size
 
 
-def test_of_ngrams_without_slots_of_their_own_the_most_important_have_one():
+def test_the_most_important_of_colliding_ngrams_gets_the_slot():
     hashes, fingerprints = np.array([5, 9, 6]), np.zeros(3, np.int64)
     # One group: the first two have the same slot whatever its displacement is.
     _, has_slot = find_displacements(hashes, fingerprints, np.array([1.0, 2.0, 0.5]), 4)

@@ -23,7 +23,7 @@ def test_rows_have_one_length_or_are_empty():
     features = subword_features([*SPECIAL_TOKENS, "city", "cities", "x", "y", "unlike"])
     lengths = np.sqrt(features.power(2).sum(axis=1).A1)
     np.testing.assert_allclose(lengths, [0] * len(SPECIAL_TOKENS) + [STRENGTH] * 2 + [0] * 3)
-    # N-grams of one token say no more than the token.
+    # N-grams of only one token add no information to the token.
     assert (np.diff(features.tocsc().indptr) > 1).all()
 
 

@@ -35,7 +35,7 @@ def test_softmax_against_scipy():
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 def test_sigmoid_against_keras(smoothing):
-    # Keras averages over the labels where we add.
+    # Keras averages over the labels; this loss adds.
     expected = 5 * keras.losses.binary_crossentropy(
         SEVERAL.astype(np.float32), LOGITS, from_logits=True, label_smoothing=smoothing
     )
@@ -62,7 +62,7 @@ def test_large_logits_give_finite_losses(size):
     )
 
 
-# O, B, I of BIO: nothing but B and I may stand before I.
+# O, B, I of BIO: only B and I may precede I.
 BIO = CRF(3, [[1, 1, 0], [1, 1, 1], [1, 1, 1]], [1, 1, 0], [1, 1, 1])
 
 
@@ -84,7 +84,7 @@ def test_tag_loss_is_the_sentence_loss_per_word():
 
 
 def test_a_window_may_begin_inside_a_span():
-    """The sum over paths then has those that begin so too, and no others more."""
+    """The sum over paths then also has the paths that begin inside a span."""
     inside, outside = np.array([[2, 2], [0, 1]], np.int32), np.array([[1, 2], [0, 1]], np.int32)
     potentials = potentials_of(2)
     found = keras.ops.convert_to_numpy(tag_sequence_loss(inside, potentials))
@@ -92,7 +92,7 @@ def test_a_window_may_begin_inside_a_span():
     freed = keras.ops.convert_to_numpy(potentials.start) * [1, 1, 0]
     expected = -log_likelihood(potentials._replace(start=freed.astype(np.float32)), inside)[0] / 2
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
-    # Nothing is freed elsewhere.
+    # Other sentences may still not begin inside a span.
     assert found[1] == keras.ops.convert_to_numpy(tag_sequence_loss(outside, potentials))[1]
 
 

@@ -1,4 +1,4 @@
-"""What a teacher's answers cost a student that gives others, against NumPy in float64."""
+"""Losses between the predictions of a teacher and a student, compared with NumPy in float64."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ def softened(logits: np.ndarray, temperature: float) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def divergence(wanted: np.ndarray, given: np.ndarray, temperature: float) -> np.ndarray:
-    return temperature**2 * (wanted * (np.log(wanted) - np.log(given))).sum(axis=-1)
+def divergence(teacher: np.ndarray, student: np.ndarray, temperature: float) -> np.ndarray:
+    return temperature**2 * (teacher * (np.log(teacher) - np.log(student))).sum(axis=-1)
 
 
 def gradient_of(tape: tf.GradientTape, loss, source) -> np.ndarray:
@@ -45,7 +45,7 @@ def test_softmax_divergence_by_definition(logits, temperature):
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_sigmoid_divergence_by_definition(logits, temperature):
-    """Each is a choice between its logit and 0."""
+    """Each label is a choice between its logit and 0."""
     pairs = (np.stack([each, np.zeros_like(each)], axis=-1) for each in logits)
     teacher, student = (softened(each, temperature) for each in pairs)
     expected = divergence(teacher, student, temperature).sum(axis=-1)
@@ -76,7 +76,7 @@ def test_large_logits_stay_finite():
 
 
 def chains(seed: int) -> tuple[Potentials, Potentials]:
-    """Of three sentences, one of them without a word; nothing may follow the last tag, with which none begins."""
+    """Three sentences, one of them without words. No tag may follow the last tag, and no sentence begins with it."""
     rng = np.random.default_rng(seed)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], np.int32)
 
@@ -122,7 +122,7 @@ def test_equal_tagger_has_no_loss_and_no_gradient():
 
 
 def test_chain_gradient_is_the_difference_of_probabilities():
-    """With neighbours that say nothing, each word is a choice by itself."""
+    """Without transition scores, each word is an independent choice."""
     nothing = np.zeros((3, 3), np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)
     teacher, student = (Potentials(each.emissions, each.word_mask, *nothing) for each in chains(seed=3))
     emissions = tf.constant(student.emissions)

@@ -111,8 +111,8 @@ def test_listwise_by_hand():
 
 
 def test_contrastive_by_hand():
-    # Rows 0 and 1 are both right for query 0, so neither is a wrong answer to the other; row 2 is a wrong answer
-    # of query 0 and row 3 a right one of query 1: both are wrong for rows 0 and 1.
+    # Rows 0 and 1 are both right for query 0, so neither is a negative for the other. Row 2 is a wrong candidate of
+    # query 0 and row 3 a right one of query 1: both are negatives for rows 0 and 1.
     targets = np.array([[1, 0], [1, 0], [0, 0], [1, 1], [0, -1]], np.float32)
     outputs = np.log(
         np.array(
@@ -229,7 +229,7 @@ def test_gradient_descent_fits_16_rows(name):
 
 
 def _entropies(targets):
-    """The summed entropies of the values' shares in each query, in nats."""
+    """The summed entropies of the values' shares in each query, with natural logarithms."""
     total = 0.0
     for query in np.unique(targets[:, 1]):
         values = targets[targets[:, 1] == query, 0]

@@ -16,7 +16,7 @@ from training.metrics.bootstrap import (
 _ZERO: Any = 0  # the stubs of scikit-learn know only strings
 
 
-def _answers(rows, classes, share_right, seed=0):
+def _predictions(rows, classes, share_right, seed=0):
     generator = np.random.default_rng(seed)
     true_ids = generator.integers(classes, size=rows)
     guesses = generator.integers(classes, size=rows)
@@ -32,7 +32,7 @@ def _binomial_tail(successes, trials, probability):
 
 
 def _bisect(expected, function):
-    """Finds where the falling function crosses `wanted` on [0, 1]."""
+    """Finds where the falling function crosses `expected` on [0, 1]."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -42,7 +42,7 @@ def _bisect(expected, function):
 
 @pytest.mark.parametrize(("right", "rows"), [(450, 500), (120, 200)])
 def test_accuracy_interval_agrees_with_the_binomial_interval(right, rows):
-    # Clopper-Pearson: the accuracies at which so few, or so many, right answers have probability .025.
+    # Clopper-Pearson: the accuracies at which so few, or so many, correct predictions have probability .025.
     lower = _bisect(0.975, lambda p: _binomial_tail(right - 1, rows, p))
     upper = _bisect(0.025, lambda p: _binomial_tail(right, rows, p))
     interval = single_label_resampled(
@@ -52,32 +52,32 @@ def test_accuracy_interval_agrees_with_the_binomial_interval(right, rows):
 
 
 def test_single_label_intervals_equal_resampled_rows():
-    true_ids, answers = _answers(150, 4, 0.6)
+    true_ids, predictions = _predictions(150, 4, 0.6)
 
-    def macro_f1(true_ids, answers):
-        return f1_score(true_ids, answers, average="macro", zero_division=_ZERO)
+    def macro_f1(true_ids, predictions):
+        return f1_score(true_ids, predictions, average="macro", zero_division=_ZERO)
 
-    fast = single_label_resampled(true_ids, answers).intervals(Resampling(resamples=2000))
+    fast = single_label_resampled(true_ids, predictions).intervals(Resampling(resamples=2000))
     assert fast["macro_f1"] == pytest.approx(
-        bootstrap_interval(macro_f1, true_ids, answers, resampling=Resampling(1, 300)), abs=0.03
+        bootstrap_interval(macro_f1, true_ids, predictions, resampling=Resampling(1, 300)), abs=0.03
     )
     assert fast["accuracy"] == pytest.approx(
-        bootstrap_interval(accuracy_score, true_ids, answers, resampling=Resampling(1, 300)), abs=0.03
+        bootstrap_interval(accuracy_score, true_ids, predictions, resampling=Resampling(1, 300)), abs=0.03
     )
 
 
 def test_multi_label_intervals_equal_resampled_rows():
     generator = np.random.default_rng(2)
     true = (generator.random((150, 3)) < [0.5, 0.3, 0.2]).astype(np.int8)
-    answers = np.where(generator.random((150, 3)) < 0.8, true, 1 - true)
-    fast = multi_label_resampled(true, answers).intervals(Resampling(resamples=2000))
+    predictions = np.where(generator.random((150, 3)) < 0.8, true, 1 - true)
+    fast = multi_label_resampled(true, predictions).intervals(Resampling(resamples=2000))
     for average in ("micro", "macro"):
         slow = bootstrap_interval(
-            lambda true, answers, average=average: f1_score(
-                true, answers, average=average, zero_division=_ZERO
+            lambda true, predictions, average=average: f1_score(
+                true, predictions, average=average, zero_division=_ZERO
             ),
             true,
-            answers,
+            predictions,
             resampling=Resampling(resamples=300),
         )
         assert fast[f"{average}_f1"] == pytest.approx(slow, abs=0.03)
@@ -95,7 +95,7 @@ def test_any_statistic_and_any_arrays():
 
 def test_more_rows_and_lower_levels_narrow_the_interval():
     def width(rows, level):
-        lower, upper = single_label_resampled(*_answers(rows, 3, 0.7)).intervals(Resampling(level=level))[
+        lower, upper = single_label_resampled(*_predictions(rows, 3, 0.7)).intervals(Resampling(level=level))[
             "accuracy"
         ]
         return upper - lower
@@ -105,7 +105,7 @@ def test_more_rows_and_lower_levels_narrow_the_interval():
 
 
 def test_seed_changes_the_interval():
-    rows = _answers(100, 3, 0.5)
+    rows = _predictions(100, 3, 0.5)
     assert single_label_resampled(*rows).intervals(Resampling(3)) == single_label_resampled(*rows).intervals(
         Resampling(3)
     )
@@ -115,7 +115,7 @@ def test_seed_changes_the_interval():
 
 
 def test_perfect_predictions_have_no_spread():
-    true_ids, _ = _answers(60, 3, 1.0)
+    true_ids, _ = _predictions(60, 3, 1.0)
     intervals = single_label_resampled(true_ids, true_ids).intervals()
     assert intervals == {"accuracy": [1.0, 1.0], "macro_f1": [1.0, 1.0]}
     assert json.loads(json.dumps(intervals)) == intervals

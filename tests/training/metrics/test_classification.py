@@ -40,36 +40,36 @@ def _assert_scores(scores, **expected):
 @pytest.mark.parametrize("classes", [3, 7])
 def test_single_label_scores_equal_scikit_learn(classes):
     true_ids, probabilities = _random_single(200, classes)
-    answers = probabilities.argmax(axis=1)
+    predictions = probabilities.argmax(axis=1)
     scores = single_label_scores(true_ids, probabilities, _names(classes))
     macro = {"average": "macro", "zero_division": 0}
     _assert_scores(
         scores,
         rows=200,
-        accuracy=metrics.accuracy_score(true_ids, answers),
-        macro_f1=metrics.f1_score(true_ids, answers, **macro),
-        micro_f1=metrics.f1_score(true_ids, answers, average="micro"),
-        weighted_f1=metrics.f1_score(true_ids, answers, average="weighted"),
-        precision=metrics.precision_score(true_ids, answers, **macro),
-        recall=metrics.recall_score(true_ids, answers, **macro),
+        accuracy=metrics.accuracy_score(true_ids, predictions),
+        macro_f1=metrics.f1_score(true_ids, predictions, **macro),
+        micro_f1=metrics.f1_score(true_ids, predictions, average="micro"),
+        weighted_f1=metrics.f1_score(true_ids, predictions, average="weighted"),
+        precision=metrics.precision_score(true_ids, predictions, **macro),
+        recall=metrics.recall_score(true_ids, predictions, **macro),
         roc_auc=metrics.roc_auc_score(true_ids, probabilities, multi_class="ovr"),
         average_precision=metrics.average_precision_score(np.eye(classes)[true_ids], probabilities),
         loss=metrics.log_loss(true_ids, probabilities),
     )
-    assert scores["confusion_matrix"] == metrics.confusion_matrix(true_ids, answers).tolist()
+    assert scores["confusion_matrix"] == metrics.confusion_matrix(true_ids, predictions).tolist()
     assert "f1" not in scores and "positive" not in scores
 
 
 def test_per_class_equals_scikit_learn_also_for_labels_without_rows():
-    true_ids, answers = np.array([0, 0, 1, 3, 3]), np.array([0, 1, 1, 3, 0])
-    scores = single_label_prediction_scores(true_ids, answers, _names(5))
+    true_ids, predictions = np.array([0, 0, 1, 3, 3]), np.array([0, 1, 1, 3, 0])
+    scores = single_label_prediction_scores(true_ids, predictions, _names(5))
     expected = metrics.precision_recall_fscore_support(
-        true_ids, answers, labels=range(5), zero_division=_ZERO
+        true_ids, predictions, labels=range(5), zero_division=_ZERO
     )
     for column, name in enumerate(("precision", "recall", "f1", "support")):
         assert [scores["per_class"][label][name] for label in _names(5)] == pytest.approx(expected[column])
-    # Labels 2 and 4 neither occur nor are answered, so they do not pull the average down.
-    assert scores["macro_f1"] == pytest.approx(metrics.f1_score(true_ids, answers, average="macro"))
+    # Labels 2 and 4 neither occur nor are predicted, so they do not lower the average.
+    assert scores["macro_f1"] == pytest.approx(metrics.f1_score(true_ids, predictions, average="macro"))
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_per_class_equals_scikit_learn_also_for_labels_without_rows():
 )
 def test_two_classes_report_the_positive_label(labels, positive, column):
     true_ids, probabilities = _random_single(80, 2)
-    answers = probabilities.argmax(axis=1)
+    predictions = probabilities.argmax(axis=1)
     scores = single_label_scores(true_ids, probabilities, labels, positive)
     assert scores["positive"] == labels[column]
     _assert_scores(
         scores,
-        f1=metrics.f1_score(true_ids, answers, pos_label=column),
-        precision=metrics.precision_score(true_ids, answers, pos_label=column),
-        recall=metrics.recall_score(true_ids, answers, pos_label=column),
+        f1=metrics.f1_score(true_ids, predictions, pos_label=column),
+        precision=metrics.precision_score(true_ids, predictions, pos_label=column),
+        recall=metrics.recall_score(true_ids, predictions, pos_label=column),
         roc_auc=metrics.roc_auc_score(true_ids == column, probabilities[:, column]),
         average_precision=metrics.average_precision_score(true_ids == column, probabilities[:, column]),
     )
@@ -101,7 +101,7 @@ def test_unknown_positive_label_is_an_input_error():
 
 
 def test_labels_of_test_rows_only_are_errors():
-    # Two known classes, both rows of them right; two rows of a third label that cannot be answered.
+    # Two known classes, both rows of them right; two rows of a third label that cannot be predicted.
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
     scores = single_label_scores(np.array([0, 1, 2, 2]), probabilities, ["a", "b", "new"])
     _assert_scores(
@@ -155,18 +155,18 @@ def test_multi_label_scores_equal_scikit_learn():
     true = (generator.random((150, 4)) < [0.5, 0.3, 0.1, 0.05]).astype(np.int8)
     probabilities = np.clip(0.3 * true + 0.6 * generator.random((150, 4)), 0.01, 0.99)
     thresholds = np.array([0.5, 0.4, 0.45, 0.6], np.float32)
-    answers = (probabilities >= thresholds).astype(int)
+    predictions = (probabilities >= thresholds).astype(int)
     scores = multi_label_scores(true, probabilities, _names(4), thresholds)
     average = {name: {"average": name, "zero_division": 0} for name in ("macro", "micro", "weighted")}
     _assert_scores(
         scores,
         rows=150,
-        accuracy=metrics.accuracy_score(true, answers),
-        macro_f1=metrics.f1_score(true, answers, **average["macro"]),
-        micro_f1=metrics.f1_score(true, answers, **average["micro"]),
-        weighted_f1=metrics.f1_score(true, answers, **average["weighted"]),
-        precision=metrics.precision_score(true, answers, **average["macro"]),
-        recall=metrics.recall_score(true, answers, **average["macro"]),
+        accuracy=metrics.accuracy_score(true, predictions),
+        macro_f1=metrics.f1_score(true, predictions, **average["macro"]),
+        micro_f1=metrics.f1_score(true, predictions, **average["micro"]),
+        weighted_f1=metrics.f1_score(true, predictions, **average["weighted"]),
+        precision=metrics.precision_score(true, predictions, **average["macro"]),
+        recall=metrics.recall_score(true, predictions, **average["macro"]),
         roc_auc=metrics.roc_auc_score(true, probabilities),
         average_precision=metrics.average_precision_score(true, probabilities),
         loss=np.mean([metrics.log_loss(true[:, c], probabilities[:, c]) for c in range(4)]),

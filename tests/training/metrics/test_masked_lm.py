@@ -15,11 +15,11 @@ from training.metrics.masked_lm import (
 
 
 def test_scores_are_of_all_masked_tokens_together():
-    answers = MaskedPredictions(np.array([3, 0, 1]), np.array([6.0, 0.0, 2.0]), np.array([1, 0, 1]))
-    scores = masked_scores(answers)
+    predictions = MaskedPredictions(np.array([3, 0, 1]), np.array([6.0, 0.0, 2.0]), np.array([1, 0, 1]))
+    scores = masked_scores(predictions)
     assert scores["masked_tokens"] == 4 and scores["loss"] == 2.0
     assert scores["perplexity"] == pytest.approx(math.exp(2)) and scores["masked_accuracy"] == 0.5
-    intervals = masked_resampled(answers).intervals()
+    intervals = masked_resampled(predictions).intervals()
     assert set(intervals) == {"perplexity", "masked_accuracy"}
     assert intervals["masked_accuracy"] == pytest.approx([1 / 3, 1.0])
 
@@ -40,7 +40,7 @@ def test_every_token_has_a_probability():
 
 
 def test_baseline_equals_a_model_with_constant_logits(tokens):  # noqa: F811
-    """Asked for the same tokens, whatever the batches are."""
+    """The same tokens are predicted, whatever the batches are."""
     source = source_of(tokens)
     counts = source.token_counts()
     logits = np.log(unigram_probabilities(counts)).astype(np.float32)
@@ -51,11 +51,11 @@ def test_baseline_equals_a_model_with_constant_logits(tokens):  # noqa: F811
             rows, slots = source.batch(plan)["targets"].shape
             yield plan, np.tile(logits, (rows, slots, 1))
 
-    answers, expected = (
+    predictions, expected = (
         masked_predictions(len(counts), source, outputs()),
         unigram_predictions(counts, source),
     )
-    np.testing.assert_array_equal(answers.counts, expected.counts)
-    np.testing.assert_array_equal(answers.hits, expected.hits)
-    np.testing.assert_allclose(answers.losses, expected.losses, rtol=1e-5)
+    np.testing.assert_array_equal(predictions.counts, expected.counts)
+    np.testing.assert_array_equal(predictions.hits, expected.hits)
+    np.testing.assert_allclose(predictions.losses, expected.losses, rtol=1e-5)
     assert expected.counts.min() > 0 and expected.hits.sum() > 0

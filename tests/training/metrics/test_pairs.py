@@ -35,20 +35,20 @@ def _pairs(rows, seed=0):
 def test_binary_scores_equal_scikit_learn(rows, seed, threshold):
     true, probabilities = _pairs(rows, seed)
     true[:2] = 0, 1
-    answers = (probabilities >= np.float32(threshold)).astype(int)
+    predictions = (probabilities >= np.float32(threshold)).astype(int)
     scores = binary_pair_scores(true, probabilities, threshold)
     expected = {
         "rows": rows,
-        "accuracy": metrics.accuracy_score(true, answers),
-        "f1": metrics.f1_score(true, answers, zero_division=_ZERO),
-        "precision": metrics.precision_score(true, answers, zero_division=_ZERO),
-        "recall": metrics.recall_score(true, answers),
+        "accuracy": metrics.accuracy_score(true, predictions),
+        "f1": metrics.f1_score(true, predictions, zero_division=_ZERO),
+        "precision": metrics.precision_score(true, predictions, zero_division=_ZERO),
+        "recall": metrics.recall_score(true, predictions),
         "roc_auc": metrics.roc_auc_score(true, probabilities),
         "average_precision": metrics.average_precision_score(true, probabilities),
         "loss": metrics.log_loss(true, probabilities.astype(float)),
         "threshold": threshold,
     }
-    matrix = metrics.confusion_matrix(true, answers, labels=[0, 1])
+    matrix = metrics.confusion_matrix(true, predictions, labels=[0, 1])
     assert scores.pop("confusion_matrix") == matrix.tolist()
     assert scores == pytest.approx(expected | {"ece": scores["ece"]})
     assert 0 <= scores["ece"] <= 1
@@ -232,7 +232,7 @@ def test_no_scored_query_gives_none(rows):
 
 
 def test_ties_rank_wrong_candidates_first():
-    # A model that says the same of all candidates is no better than one that has them all wrong.
+    # A model that scores all candidates equally is no better than one that ranks all wrong ones first.
     relevance, _, queries = _rows(200, 20, 0, grades=3)
     constant = ranking_scores(relevance, np.zeros(200), queries)
     worst = ranking_scores(relevance, -relevance, queries)
@@ -397,7 +397,7 @@ def test_one_resample_scores_like_its_rows(rows, seed):
 
 
 def _drawn(rows, order, seed):
-    """The rows of the resample: distinct rows in ascending `order`, as often as the generator says."""
+    """The rows of the resample: distinct rows in ascending `order`, as often as the generator draws them."""
     rows = rows[np.argsort(order, kind="stable")]
     _, first, sizes = np.unique(np.sort(order), return_index=True, return_counts=True)
     counts = np.random.default_rng(seed).multinomial(len(rows), sizes / len(rows))

@@ -19,7 +19,7 @@ WITH_SPANS: tuple[Scheme, ...] = ("bio", "bioes", "bmes", "iob1")
 
 
 def generated(scheme: Scheme, count: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Wanted and given tags, partly alike; some sentences are broken."""
+    """Expected and predicted tags, which are partly equal; some sentences are invalid."""
     generator = random.Random(seed)
     names = [f"{prefix}-{name}" for prefix in prefixes(scheme) for name in ("A", "B-c")] + ["O"] * 3
     gold, predicted = [], []

@@ -47,7 +47,7 @@ def _rows(seed, rows, labels, decimals):
     labels=st.integers(1, 4),
     decimals=st.integers(0, 7),
 )
-def test_without_samples_and_sharing_no_threshold_is_better_on_the_given_rows(seed, rows, labels, decimals):
+def test_without_samples_and_sharing_no_threshold_is_better_on_the_same_rows(seed, rows, labels, decimals):
     true, probabilities = _rows(seed, rows, labels, decimals)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SAMPLED_VALUES", 0)
@@ -165,8 +165,8 @@ def test_mismatched_arrays_raise(true, probabilities, message):
 
 
 def _accuracy_and_f1(true, scores, threshold):
-    answers = scores >= np.float32(threshold)
-    return accuracy_score(true, answers), f1_score(true, answers, zero_division=_ZERO)
+    predictions = scores >= np.float32(threshold)
+    return accuracy_score(true, predictions), f1_score(true, predictions, zero_division=_ZERO)
 
 
 @settings(max_examples=100, deadline=None)
@@ -176,7 +176,7 @@ def test_no_single_threshold_is_more_accurate(seed, rows, decimals):
     true = generator.integers(2, size=rows)
     scores = np.clip(0.2 * true + 0.8 * generator.random(rows), 0, 1).round(decimals).astype(np.float32)
     values = np.unique(np.append(scores, np.float32(0)))
-    # All that a threshold can tell apart: at each value, and above the highest.
+    # All thresholds with different predictions: at each value, and above the highest.
     by_trying = max(_accuracy_and_f1(true, scores, threshold) for threshold in [*values, 2.0])
     threshold = best_threshold(true, scores)
     assert _accuracy_and_f1(true, scores, threshold) == pytest.approx(by_trying)
@@ -190,13 +190,13 @@ def test_no_single_threshold_is_more_accurate(seed, rows, decimals):
     [
         ([1, 0], [0.75, 0.25], 0.5),
         ([0, 1, 1], [0.125, 0.375, 0.875], 0.25),
-        # Always and never to answer are right once each; the first has the better F1.
+        # Always and never predicting 1 are right once each; the first has the better F1.
         ([0, 1], [0.75, 0.25], 0.125),
-        # Never to answer is right twice of 3, as is a cut after both first rows, which has the better F1.
+        # Never predicting 1 is right twice of 3, as is a threshold below both first rows, which has the better F1.
         ([1, 0, 0], [0.25, 0.5, 0.125], 0.1875),
-        # Two cuts are right 3 times of 4, with F1 2/3 and 4/5.
+        # Two thresholds are right 3 times of 4, with F1 2/3 and 4/5.
         ([1, 0, 1, 0], [0.75, 0.5, 0.25, 0.125], 0.1875),
-        # Nothing is to be answered, although one probability is 1.
+        # Never predicting 1 is right, although one probability is 1.
         ([0, 0], [0.5, 1.0], np.nextafter(np.float32(1), np.float32(2))),
         ([0, 0], [0.25, 0.5], 0.75),
         ([1, 1], [0.25, 0.5], 0.125),
@@ -214,7 +214,7 @@ def test_single_threshold_separates_adjacent_floats():
 
 
 def test_values_that_differ_in_float64_only_are_equal():
-    # In float64 a cut between the two would be right for both.
+    # In float64 a threshold between the two would be right for both.
     assert best_threshold(np.array([1, 0]), np.array([0.25 + 1e-12, 0.25])) == 0.125
 
 
@@ -241,7 +241,11 @@ def test_single_threshold_with_mismatched_arrays_raises(true, probabilities, mes
     [
         ([], [], 0.5),
         ([0, 1], [0.2, 0.9], 0.5),  # the middle itself, where it is as good
-        ([0, 1] * 200, [0.6, 0.9] * 200, 0.75),  # all of 400 rows right: no other cut is within an error of 0
+        (
+            [0, 1] * 200,
+            [0.6, 0.9] * 200,
+            0.75,
+        ),  # all of 400 rows right: no other threshold is within an error of 0
         ([0, 1] * 200, [0.1, 0.3] * 200, 0.2),
     ],
 )
@@ -262,14 +266,16 @@ def test_steady_threshold_is_within_one_error_of_the_best(seed, rows):
     best, found = accuracy(best_threshold(true, scores)), steady_threshold(true, scores)
     error = np.sqrt(best * (1 - best) / rows)
     assert accuracy(found) >= best - error - 1e-9
-    cuts = np.linspace(0.005, 0.995, 100)  # between the scores, which have two digits
-    same = [abs(cut - 0.5) for cut in cuts if ((scores >= cut) == (scores >= np.float32(found))).all()]
-    good = [abs(cut - 0.5) for cut in cuts if accuracy(cut) >= best - error + 1e-9]
+    thresholds = np.linspace(0.005, 0.995, 100)  # between the scores, which have two digits
+    same = [
+        abs(each - 0.5) for each in thresholds if ((scores >= each) == (scores >= np.float32(found))).all()
+    ]
+    good = [abs(each - 0.5) for each in thresholds if accuracy(each) >= best - error + 1e-9]
     assert min(same, default=1.0) <= min(good, default=1.0) + 1e-9
 
 
 def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Calibrated answers."""
+    """Calibrated predictions."""
     rng = np.random.default_rng(seed)
     confidence = rng.uniform(0.5, 1, rows).astype(np.float32)
     return confidence, rng.random(rows) < confidence
@@ -309,7 +315,7 @@ def test_threshold_has_the_largest_coverage(expected):
     found = choose_threshold(confidence, correct, expected)
     assert found is not None and found.precision is not None and found.precision_at_least is not None
     assert found.precision > found.precision_at_least >= expected
-    others = [evaluate_threshold(cut, confidence, correct) for cut in np.unique(confidence)]
+    others = [evaluate_threshold(threshold, confidence, correct) for threshold in np.unique(confidence)]
     good = [each.rows for each in others if (each.precision_at_least or 0) >= expected]
     assert found.rows == max(good) < len(confidence)
 
@@ -318,8 +324,8 @@ def test_precision_is_reached_on_other_rows():
     found = [choose_threshold(*drawn(1000, seed), 0.9) for seed in range(100)]
     made = [each.abstain_below for each in found if each is not None]
     # Of all rows like these with at least a probability, the middle between it and 1 is correct.
-    kept = [(1 + below) / 2 >= 0.9 for below in made]
-    assert len(made) >= 90 and np.mean(kept) >= 0.8
+    is_reached = [(1 + below) / 2 >= 0.9 for below in made]
+    assert len(made) >= 90 and np.mean(is_reached) >= 0.8
 
 
 def test_precise_predictions_are_all_used():
@@ -333,7 +339,7 @@ def test_threshold_does_not_split_equal_probabilities():
     found = choose_threshold(confidence, correct, 0.95)
     assert found is not None and (found.rows, found.abstain_below) == (60, pytest.approx(0.85))
     assert choose_threshold(np.full(100, 0.9), np.arange(100) > 20, 0.95) is None
-    # Two neighbours in float32 have no middle.
+    # Two adjacent float32 numbers have no middle.
     near = np.where(confidence > 0.85, np.nextafter(np.float32(0.8), np.float32(1)), np.float32(0.8))
     found = choose_threshold(near, correct, 0.95)
     assert found is not None and found.rows == 60

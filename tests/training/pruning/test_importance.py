@@ -55,12 +55,12 @@ def test_a_gradient_is_the_slope_of_the_loss(kind, tmp_path):
     for block, importance in zip(blocks, found, strict=True):
         size = block.head_size
         head, row = int(importance.heads.argmax()), int(importance.rows.argmax())
-        for kernel, places, told in (
+        for kernel, places, reported in (
             (block.output_kernel, slice(head * size, (head + 1) * size), importance.heads[head]),
             (block.contract_kernel, slice(row, row + 1), importance.rows[row]),
         ):
             ends = [loss_with(evaluated, kernel, 1 + sign * step, places) for sign in (1, -1)]
-            assert told == pytest.approx(abs(ends[0] - ends[1]) / (2 * step), rel=0.05, abs=2e-3)
+            assert reported == pytest.approx(abs(ends[0] - ends[1]) / (2 * step), rel=0.05, abs=2e-3)
 
 
 def test_rows_are_measured_alone_and_unknown_labels_are_ignored(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.pruned_models import KINDS, features_of, some_kept, zero
+from tests.pruned_models import KINDS, features_of, random_selection, zero
 from training.pruning.importance import prunable_groups
 from training.pruning.prune_run import count_weights, select_parts, slice_model
 
@@ -12,10 +12,10 @@ from training.pruning.prune_run import count_weights, select_parts, slice_model
 def test_removed_parts_equal_parts_times_zero(kind):
     bundle = KINDS[kind]()
     model, features = bundle.model, features_of(bundle)
-    heads, rows = some_kept(model)
+    heads, rows = random_selection(model)
     smaller = slice_model(model, prunable_groups(model), heads, rows)()
-    whole, cut = count_weights(model), count_weights(smaller)
-    assert whole[0] - cut[0] == whole[1] - cut[1] > 0
+    whole, pruned = count_weights(model), count_weights(smaller)
+    assert whole[0] - pruned[0] == whole[1] - pruned[1] > 0
     for group, of_heads, of_rows in zip(prunable_groups(smaller), heads, rows, strict=True):
         for block, its_heads, its_rows in zip(group.blocks, of_heads, of_rows, strict=True):
             assert (block.heads, block.rows) == (len(its_heads), len(its_rows))
@@ -63,8 +63,8 @@ def as_lists(selection):
 
 
 def test_the_least_important_parts_of_all_blocks_are_removed():
-    kept = select_parts(arrays([[5, 1, 9, 2]], [[8, 7, 6, 3]]), 0.375)
-    assert as_lists(kept) == [[[0, 2]], [[0, 1, 2]]]
+    selected = select_parts(arrays([[5, 1, 9, 2]], [[8, 7, 6, 3]]), 0.375)
+    assert as_lists(selected) == [[[0, 2]], [[0, 1, 2]]]
 
 
 def test_at_least_the_share_is_removed():
@@ -75,18 +75,18 @@ def test_at_least_the_share_is_removed():
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.99])
 def test_each_block_keeps_its_most_important_part(share):
-    kept = select_parts(arrays([[0.1, 0.2]], [[3, 1, 2]], [[0.05]]), share)
-    assert all(len(block) >= 1 for (block,) in kept)
+    selected = select_parts(arrays([[0.1, 0.2]], [[3, 1, 2]], [[0.05]]), share)
+    assert all(len(block) >= 1 for (block,) in selected)
     if share > 0.7:
-        assert as_lists(kept) == [[[1]], [[0]], [[0]]]
+        assert as_lists(selected) == [[[1]], [[0]], [[0]]]
 
 
 def test_blocks_of_a_group_lose_the_same_number():
-    kept = select_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.2)
-    assert as_lists(kept) == [[[1, 2], [0, 1]], [[0, 1, 2]]]
+    selected = select_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.2)
+    assert as_lists(selected) == [[[1, 2], [0, 1]], [[0, 1, 2]]]
     # Three of nine: the pair first, then the least important of the rest.
-    kept = select_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.3)
-    assert as_lists(kept) == [[[1, 2], [0, 1]], [[1, 2]]]
+    selected = select_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.3)
+    assert as_lists(selected) == [[[1, 2], [0, 1]], [[1, 2]]]
 
 
 def test_ties_are_broken_by_order():

@@ -35,18 +35,18 @@ def test_round_trip(tmp_path):
     assert values(state) == [[4.0] * 3, 4]
 
 
-@pytest.mark.parametrize("kept", [1, 3])
-def test_newest_checkpoint_is_read_and_the_last_are_retained(tmp_path, kept):
+@pytest.mark.parametrize("retained", [1, 3])
+def test_newest_checkpoint_is_read_and_the_last_are_retained(tmp_path, retained):
     for value in range(4):
-        write_checkpoint(tmp_path / "c", State(float(value)), {"value": value}, kept)
+        write_checkpoint(tmp_path / "c", State(float(value)), {"value": value}, retained)
     state = State(9.0)
     assert read_checkpoint(tmp_path / "c", state) == {"value": 3}
     assert values(state) == [[3.0] * 3, 3]
-    assert len(list((tmp_path / "c").iterdir())) == kept
+    assert len(list((tmp_path / "c").iterdir())) == retained
 
 
 class Killed(BaseException):
-    """No handler of errors sees it."""
+    """A BaseException, so that no error handler catches it."""
 
 
 @pytest.mark.parametrize("moment", ["state", "progress", "rename"])
@@ -58,7 +58,7 @@ def test_kill_while_writing_leaves_the_previous_checkpoint(tmp_path, monkeypatch
         raise Killed
 
     with monkeypatch.context() as patch:
-        # A kill leaves no time to tidy up.
+        # A killed process cannot clean up.
         patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
         if moment == "state":
 
@@ -111,7 +111,7 @@ def test_state_size_is_that_of_the_files(tmp_path):
     write_checkpoint(tmp_path, state, {})
     assert state_size(state) == 4008
     (data,) = tmp_path.glob("*/state.data*")
-    # Beside the numbers there is a table of names.
+    # The file also has a table of names.
     assert 4008 <= data.stat().st_size < 6000
 
 
@@ -138,7 +138,7 @@ def test_another_model_is_refused(tmp_path, other):
         read_checkpoint(tmp_path / "c", other())
 
 
-def cut_data(newest):
+def truncated_data(newest):
     (path,) = newest.glob("state.data*")
     path.write_bytes(path.read_bytes()[:5])
     return "state.data-00000-of-00001 has 5 of "
@@ -151,7 +151,7 @@ def no_data(newest):
 
 
 def other_data(newest):
-    """As a disk would that has kept the size, but not what was written."""
+    """Damage by a disk that retained the size of the file, but not its content."""
     (path,) = newest.glob("state.data*")
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
@@ -173,7 +173,7 @@ def no_progress(newest):
     return "progress.json is missing"
 
 
-@pytest.mark.parametrize("damage", [cut_data, no_data, other_data, no_json, no_sizes, no_progress])
+@pytest.mark.parametrize("damage", [truncated_data, no_data, other_data, no_json, no_sizes, no_progress])
 def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, capsys, damage):
     for value in (1, 2):
         write_checkpoint(tmp_path / "c", State(float(value)), {"value": value})
@@ -182,9 +182,9 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, capsys, dam
     state = State(0.0)
     assert read_checkpoint(tmp_path / "c", state) == {"value": 1}
     assert values(state) == [[1.0] * 3, 1]
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"checkpoint {newest} is damaged: ") and reason in said
-    assert said.endswith("; trying the one before it")
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.startswith(f"checkpoint {newest} is damaged: ") and reason in message
+    assert message.endswith("; trying the one before it")
     damage(tmp_path / "c" / "00000001")
     with pytest.raises(InputError, match="--resume: expected a valid checkpoint in .*, all are damaged"):
         read_checkpoint(tmp_path / "c", state)
@@ -194,7 +194,7 @@ def test_damaged_checkpoint_does_not_replace_a_valid_one(tmp_path):
     folder = tmp_path / "c"
     for value in (1, 2):
         write_checkpoint(folder, State(float(value)), {"value": value}, retained=2)
-    cut_data(folder / "00000002")
+    truncated_data(folder / "00000002")
     write_checkpoint(folder, State(3.0), {"value": 3}, retained=2)
     assert sorted(path.name for path in folder.iterdir()) == ["00000001", "00000003"]
 

@@ -189,7 +189,7 @@ def test_settings_without_effect_on_weights_may_differ(tmp_path, monkeypatch):
         out=Path("runs/a"), resume=True, baseline=False, report=False, tensorboard=True, train=train
     )
     finish(other)
-    # A run notes the settings that it ended with.
+    # A run records the settings that it ended with.
     assert tomllib.loads((tmp_path / "runs" / "a" / CONFIG).read_text())["train"]["checkpoint_steps"] == 7
 
 
@@ -222,7 +222,7 @@ def test_next_start_removes_temporary_files_of_a_killed_run(tmp_path, monkeypatc
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = config_for(tmp_path)
     with pytest.raises(KeyboardInterrupt), run_folder(config) as folder, scratch_folder(folder) as scratch:
-        # A kill leaves no time to tidy up.
+        # A killed process cannot clean up.
         left = scratch.with_name("kmha-left")
         left.mkdir()
         (folder / "00").touch()

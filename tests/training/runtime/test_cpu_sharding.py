@@ -1,4 +1,4 @@
-"""Batches cut into shares, one for each core or few of them: the same gradients, the same answers."""
+"""Batches split into shards, one for each core or a few cores, give the same gradients and predictions."""
 
 import dataclasses
 import json

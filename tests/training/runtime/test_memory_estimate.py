@@ -76,7 +76,7 @@ def test_batch_too_large_for_memory_is_refused():
             f"{flag}: expected batches that fit into {needed - 1:,} bytes of free memory, got a"
             f" batch of {batch}, which takes about {needed:,} bytes"
         )
-    # Nobody knows, or there is nothing to say of the model.
+    # The free memory is unknown, or the model has no encoder.
     check_memory([config], 10**6, [one], None)
     check_memory([], 10**6, [one], 1)
 

@@ -24,8 +24,8 @@ def test_rows_are_drawn_by_the_seed(tmp_path):
     names = sorted({label for _, label in given})
     assert first.num_labels <= len(names)
     label_of = dict(given)
-    kept = sorted({label_of[text] for text in first.texts})
-    assert [kept[label] for label in first.labels] == [label_of[text] for text in first.texts]
+    drawn_names = sorted({label_of[text] for text in first.texts})
+    assert [drawn_names[label] for label in first.labels] == [label_of[text] for text in first.texts]
 
 
 def test_invalid_rows_are_rejected(tmp_path):

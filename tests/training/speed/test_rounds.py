@@ -11,12 +11,12 @@ OURS, THEIRS, HALF = Trainer(KMHA, "float32"), Trainer("torch", "float32"), Trai
 class FakeWorker:
     """Reports `seconds` per step of one row of 8 tokens, of which 4 are real; may crash in a turn."""
 
-    def __init__(self, name, asked, seconds=1.0, crashes_at=None):
-        self.name, self.asked, self.seconds, self.crashes_at, self.turns = name, asked, seconds, crashes_at, 0
+    def __init__(self, name, calls, seconds=1.0, crashes_at=None):
+        self.name, self.calls, self.seconds, self.crashes_at, self.turns = name, calls, seconds, crashes_at, 0
 
     def request(self, **request):
         self.turns += 1
-        self.asked.append(self.name)
+        self.calls.append(self.name)
         if self.turns == self.crashes_at:
             raise Crashed("its process was killed by signal 9, saying nothing")
         steps = request["steps"]
@@ -42,9 +42,9 @@ def run(workers, rounds=3):
 
 
 def test_each_round_starts_with_another_trainer():
-    asked = []
-    run({learner: FakeWorker(learner.name + learner.precision[0], asked) for learner in (OURS, HALF, THEIRS)})
-    assert asked == ["kmhaf", "kmhab", "torchf"] * 2 + ["kmhab", "torchf", "kmhaf"] + [
+    calls = []
+    run({learner: FakeWorker(learner.name + learner.precision[0], calls) for learner in (OURS, HALF, THEIRS)})
+    assert calls == ["kmhaf", "kmhab", "torchf"] * 2 + ["kmhab", "torchf", "kmhaf"] + [
         "torchf",
         "kmhaf",
         "kmhab",
@@ -65,9 +65,9 @@ def test_speeds_are_of_real_tokens():
 
 
 def test_crashed_trainers_are_reported():
-    asked = []
-    ours, theirs = run({OURS: FakeWorker("ours", asked), THEIRS: FakeWorker("theirs", asked, crashes_at=2)})
-    assert asked.count("theirs") == 2 and asked.count("ours") == 4
+    calls = []
+    ours, theirs = run({OURS: FakeWorker("ours", calls), THEIRS: FakeWorker("theirs", calls, crashes_at=2)})
+    assert calls.count("theirs") == 2 and calls.count("ours") == 4
     assert theirs == {
         "learner": "torch",
         "precision": "float32",

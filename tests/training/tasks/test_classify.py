@@ -19,7 +19,7 @@ ONE, SEVERAL = ClassifyTask(multi_label=False), ClassifyTask(multi_label=True)
 
 
 class Rows(NamedTuple):
-    """What `prepare` reads of the training rows."""
+    """Targets and weights of training rows, as `initialize` reads them."""
 
     targets: np.ndarray
     weights: np.ndarray

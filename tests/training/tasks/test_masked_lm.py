@@ -24,7 +24,7 @@ TASK = MaskedLmTask(packed=False, share=0.2)
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """Sixteen texts from which nothing follows."""
+    """Sixteen random texts without any pattern."""
     rng = random.Random(0)
     texts = [" ".join(rng.sample(WORDS, 6)) for _ in range(16)]
     folder = tmp_path_factory.mktemp("texts")
@@ -76,7 +76,7 @@ def test_sixteen_texts_are_memorized(inputs):
 
 
 def test_initial_model_equals_the_baseline(inputs):
-    """What the first model says is what the frequencies say, as far as its small random weights let it."""
+    """The initial model predicts the token frequencies, except for its small random weights."""
     part = inputs.part("train")
     source = inputs.source("train", TASK.training_set(part, [], 0))
     model = new_model(inputs, source)

@@ -15,7 +15,7 @@ GRANULARITIES = ("char", "word")
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> Inputs:
-    """Pairs of texts of many lengths, cut in two ways; the last ones have an empty side."""
+    """Pairs of texts of many lengths, tokenized in two ways; the last ones have an empty side."""
     pairs = [(a, b) for a, b, _ in paraphrase_rows(ROWS - 2, seed=3)]
     pairs = [(" ".join(a.split()[: 1 + n % 9]), b) for n, (a, b) in enumerate(pairs)]
     pairs += [("", pairs[0][1]), (pairs[1][0], "")]

@@ -53,7 +53,7 @@ def added(part: Subset, how: str, count: int = 1) -> list[tuple[str, str]]:
     assert rows.dtype == np.int64 and targets.dtype == np.float32 and len(rows) == len(targets)
     assert not targets[len(PAIRS) :, 0].any()
     a, b = part.examples.read_texts(rows[:, 0], 0), part.examples.read_texts(rows[:, 1], 1)
-    # What was found belongs to the query it was found for.
+    # Each negative belongs to the query it was found for.
     queries = dict(zip(a, TASK.targets(part, ["score"])[:, 1], strict=False))
     assert [queries[text] for text in a] == targets[:, 1].tolist()
     return list(zip(a, b, strict=True))[len(PAIRS) :]
@@ -61,7 +61,7 @@ def added(part: Subset, how: str, count: int = 1) -> list[tuple[str, str]]:
 
 def test_bm25_finds_the_most_similar_wrong_candidate(part, capsys):
     found = added(part, "bm25")
-    # Nothing looks like an answer to the third query; it gets some wrong one all the same.
+    # No candidate is similar to the third query, which gets a wrong candidate nevertheless.
     assert found[:2] == [
         ("who repairs the old bridge", "the old bridge is red"),
         ("ferry in winter", "a winter market"),
@@ -114,7 +114,7 @@ def test_each_text_is_encoded_once(part, bi_folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("bundle", "given"),
+    ("bundle", "got"),
     [
         (pair_bundle, "a matcher of the cross form"),
         (functools.partial(make_pair_bundle, form="joint"), "a matcher of the joint form"),
@@ -122,14 +122,13 @@ def test_each_text_is_encoded_once(part, bi_folder, monkeypatch):
     ],
     ids=["cross", "joint", "classifier"],
 )
-def test_run_without_vectors_raises(part, tmp_path, bundle, given):
+def test_run_without_vectors_raises(part, tmp_path, bundle, got):
     run = tmp_path / "run"
     bundle().save(run)
     with pytest.raises(InputError) as caught:
         mined(part, str(run))
     assert str(caught.value) == (
-        f"--match.hard-negatives {run}: expected a matcher of the bi form, which has text vectors,"
-        f" got {given}"
+        f"--match.hard-negatives {run}: expected a matcher of the bi form, which has text vectors, got {got}"
     )
 
 
@@ -144,7 +143,7 @@ def test_training_set_includes_hard_negatives(part, loss):
 
     task = replace(TASK, hard_negatives="bm25", loss=loss, form="bi", negatives=2)
     training_set = task.training_set(part, ["score"], seed=0)
-    # Three queries get two each; the rows of the one without a right answer teach only where each row stands alone.
+    # Three queries get two each. Rows of the query without a right candidate are used by the cross-entropy only.
     assert len(training_set.rows) == (5 if loss == "cross-entropy" else 4) + 6
     assert len(training_set.targets) == len(training_set.weights) == len(training_set.rows)
     assert training_set.targets[:, 0].sum() == 3
@@ -227,9 +226,9 @@ def test_right_and_known_pairs_are_never_mined(miner, queries, candidates, count
     assert not forbidden & set(texts)
     assert len(set(texts)) == len(texts)
     for text in set(queries):
-        answered = any(queries[query] == text for query, _ in right)
+        has_right = any(queries[query] == text for query, _ in right)
         allowed = {candidate for candidate in candidates if (text, candidate) not in forbidden}
-        assert sum(text == query for query, _ in texts) == (min(count, len(allowed)) if answered else 0)
+        assert sum(text == query for query, _ in texts) == (min(count, len(allowed)) if has_right else 0)
 
 
 def test_mined_scores_are_the_highest_allowed():
@@ -293,12 +292,12 @@ QUERIES = np.array([4, 4, 7, 2, 5, 5, 9, 9, -1])
 
 
 @pytest.mark.parametrize(
-    ("loss", "taught", "skipped"),
+    ("loss", "trained_on", "skipped"),
     [("triplet", {4}, 4), ("listwise", {4, 5}, 3), ("contrastive", {4, 5, 7}, 2)],
 )
-def test_by_hand(loss, taught, skipped):
+def test_by_hand(loss, trained_on, skipped):
     rows, skipped_queries = comparable_rows(VALUES, QUERIES, loss)
-    assert set(QUERIES[rows]) == taught and set(QUERIES[~rows]).isdisjoint(taught)
+    assert set(QUERIES[rows]) == trained_on and set(QUERIES[~rows]).isdisjoint(trained_on)
     assert skipped_queries == skipped
 
 
@@ -326,8 +325,8 @@ def test_rows_that_are_not_comparable_have_loss_0(rows, seed):
         ),
     }
     for name, loss in losses.items():
-        right_and_taught = comparable_rows(values, queries, name).rows & (values > 0)
-        assert ((np.asarray(loss)[:rows] > 1e-6) == right_and_taught).all(), name
+        right_and_comparable = comparable_rows(values, queries, name).rows & (values > 0)
+        assert ((np.asarray(loss)[:rows] > 1e-6) == right_and_comparable).all(), name
 
 
 def test_mismatched_arrays_raise():

@@ -20,7 +20,7 @@ from training.tasks.match.task import MatchTask
 
 
 def source_of(inputs: Inputs, values, rows=None, lists=None, **options) -> PairSource:
-    """The pairs of some rows of the set, with values [R] wanted of them."""
+    """The pairs of some rows of the set, with target values [R]."""
     rows = np.arange(ROWS) if rows is None else np.asarray(rows)
     queries = np.arange(len(rows)) if lists is None else lists
     targets = np.stack([values, queries], axis=1).astype(np.float32)
@@ -58,13 +58,15 @@ def shares_of(model: TextMatcher, inputs: Inputs, rows=None) -> np.ndarray:
     return to_numpy(model.shares(features_of(inputs, rows))).astype(np.float64)
 
 
-def answers_of(model: TextMatcher, inputs: Inputs, rows=None) -> np.ndarray:
+def predictions_of(model: TextMatcher, inputs: Inputs, rows=None) -> np.ndarray:
     return to_numpy(model.probabilities(model(features_of(inputs, rows))))
 
 
-def standardised(shares: np.ndarray) -> np.ndarray:
-    """Shares of mean 0 and spread 1, without those whose spread is rounding: of texts that repeat no word, both share
-    the same rarities, which are summed in another order."""
+def standardized(shares: np.ndarray) -> np.ndarray:
+    """Shares of mean 0 and standard deviation 1, without shares whose deviation is rounding errors.
+
+    Both shares of texts without repeated words are sums of the same rarities, in different orders.
+    """
     spread = shares.std(axis=0)
     assert not ((spread > 1e-5) & (spread < 1e-2)).any()
     return StandardScaler().fit_transform(np.where(spread > 1e-3, shares, 0))
@@ -72,14 +74,14 @@ def standardised(shares: np.ndarray) -> np.ndarray:
 
 def noisy_values(shares: np.ndarray) -> np.ndarray:
     """Numbers that follow from the shares, but not only from them; float64 [R]."""
-    scaled = standardised(shares)
+    scaled = standardized(shares)
     generator = np.random.default_rng(5)
     return scaled @ generator.normal(size=scaled.shape[1]) / 4 + generator.normal(size=len(scaled))
 
 
 def fitted(shares: np.ndarray, labels: np.ndarray) -> tuple[Any, np.ndarray]:
     """scikit-learn's model and what it makes of its own rows, [R, classes that there are]."""
-    scaled = standardised(shares)
+    scaled = standardized(shares)
     machine = LogisticRegression(C=1.0, tol=1e-8, max_iter=10_000).fit(scaled, labels)
     return machine, machine.predict_proba(scaled)
 
@@ -94,7 +96,7 @@ def test_binary_head_starts_as_logistic_regression(inputs, options):
     labels = (noisy_values(shares) > 0.3).astype(int)
     initialize_from_overlap(model, source_of(inputs, labels), "binary")
     _, expected = fitted(shares, labels)
-    np.testing.assert_allclose(answers_of(model, inputs)[:, 0], expected[:, 1], atol=1e-4)
+    np.testing.assert_allclose(predictions_of(model, inputs)[:, 0], expected[:, 1], atol=1e-4)
     assert np.ptp(expected[:, 1]) > 0.5
 
 
@@ -105,15 +107,15 @@ def test_class_head_starts_as_logistic_regression(inputs, num_labels, present):
     model = new_model(inputs, "classes", num_labels)
     shares = shares_of(model, inputs)
     values = noisy_values(shares)
-    cuts = np.quantile(values, np.linspace(0, 1, len(present) + 1)[1:-1])
-    labels = np.array(present)[np.searchsorted(cuts, values)]
+    limits = np.quantile(values, np.linspace(0, 1, len(present) + 1)[1:-1])
+    labels = np.array(present)[np.searchsorted(limits, values)]
     initialize_from_overlap(model, source_of(inputs, labels), "classes")
     machine, expected = fitted(shares, labels)
     assert machine.classes_.tolist() == list(present)
-    found = answers_of(model, inputs)
+    found = predictions_of(model, inputs)
     known = found[:, list(present)]
     np.testing.assert_allclose(known / known.sum(axis=1, keepdims=True), expected, atol=1e-4)
-    # A class that no row has is never the answer.
+    # A class that no row has is never predicted.
     missing = np.setdiff1d(np.arange(num_labels), present)
     assert (found[:, missing] < known.max(axis=1, keepdims=True)).all()
     np.testing.assert_array_equal(np.array(present)[expected.argmax(axis=1)], found.argmax(axis=1))
@@ -124,9 +126,9 @@ def test_graded_head_starts_as_ridge_regression(inputs):
     shares = shares_of(model, inputs)
     values = noisy_values(shares).astype(np.float32)
     initialize_from_overlap(model, source_of(inputs, values), "graded")
-    scaled = standardised(shares)
+    scaled = standardized(shares)
     expected = Ridge(alpha=1.0).fit(scaled, values).predict(scaled)
-    np.testing.assert_allclose(answers_of(model, inputs)[:, 0], expected, atol=1e-4)
+    np.testing.assert_allclose(predictions_of(model, inputs)[:, 0], expected, atol=1e-4)
     assert np.ptp(expected) > 0.5
 
 
@@ -139,7 +141,7 @@ def test_overlap_of_each_row_is_computed_once(inputs, options, listed):
     source = source_of(inputs, np.arange(ROWS), rows, lists, **options)
     model = new_model(inputs)
     shares, values = training_shares(model, source)
-    # What is wanted of a row is its number here.
+    # The target of each row is its number.
     assert sorted(values.tolist()) == list(range(ROWS))
     expected = shares_of(model, inputs, rows)
     np.testing.assert_allclose(shares[np.argsort(values)], expected, atol=1e-5)
@@ -166,7 +168,7 @@ def test_single_label_gives_zero_weights(inputs, target, num_labels, value):
     assert model.head is not None
     kernel, bias = model.head.get_weights()
     np.testing.assert_allclose(kernel, 0, atol=1e-6)
-    # The mean is what a number is best guessed at.
+    # The mean is the best constant prediction.
     np.testing.assert_allclose(bias, value if target == "graded" else 0, atol=1e-6)
 
 
@@ -178,9 +180,9 @@ def test_constant_overlap_does_not_divide_by_zero(inputs, target):
     initialize_from_overlap(model, source_of(inputs, labels, rows), target)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     # All that is known is how many of them match.
-    np.testing.assert_allclose(answers_of(model, inputs, rows[:1]), 1 / 3, atol=1e-3)
-    # Other texts, of other lengths, are not answered at random.
-    np.testing.assert_allclose(answers_of(model, inputs), 1 / 3, atol=1e-2)
+    np.testing.assert_allclose(predictions_of(model, inputs, rows[:1]), 1 / 3, atol=1e-3)
+    # Predictions for other texts, of other lengths, are not random.
+    np.testing.assert_allclose(predictions_of(model, inputs), 1 / 3, atol=1e-2)
 
 
 def test_rarities_are_counted_before_the_overlap(inputs):
@@ -193,4 +195,4 @@ def test_rarities_are_counted_before_the_overlap(inputs):
     assert model.share_scale is not None
     np.testing.assert_allclose(to_numpy(model.share_scale.mean), shares.mean(axis=0), rtol=1e-4, atol=1e-5)
     _, expected = fitted(shares, np.arange(ROWS) % 2)
-    np.testing.assert_allclose(answers_of(model, inputs)[:, 0], expected[:, 1], atol=1e-4)
+    np.testing.assert_allclose(predictions_of(model, inputs)[:, 0], expected[:, 1], atol=1e-4)

@@ -160,7 +160,7 @@ def test_triplets_are_binary_with_the_triplet_loss():
 
 
 @pytest.mark.parametrize(("form", "length", "segments"), [("cross", 20, 0), ("bi", 20, 0), ("joint", 39, 2)])
-def test_joint_form_has_room_for_both_texts(form, length, segments):
+def test_joint_form_has_positions_for_both_texts(form, length, segments):
     config = MatchTask(form=form).encoder(EncoderConfig(30, max_length=20, num_segments=0))
     assert (config.max_length, config.num_segments) == (length, segments)
 
@@ -179,7 +179,7 @@ def test_targets_are_values_and_query_numbers(tmp_path):
     assert targets.dtype == np.float32
     assert targets[:, 0].tolist() == [1, 0, 0.5, 1]
     assert targets[0, 1] == targets[2, 1] and sorted(set(targets[:, 1])) == [0, 1, 2]
-    # Of some rows only those queries are numbered.
+    # For a subset of rows, only the queries of the subset are numbered.
     some = replace(BINARY, target="graded").targets(Subset(part.examples, np.array([1, 3])), ["score"])
     assert some[:, 0].tolist() == [0, 1] and sorted(some[:, 1]) == [0, 1]
 
@@ -227,8 +227,8 @@ def test_queries_without_comparable_rows_are_skipped(tmp_path, capsys, loss, row
     training_set = task.training_set(part_of(tmp_path, ROWS), ["score"], seed=0)
     assert training_set.rows.tolist() == [[row, row] for row in rows]
     assert len(training_set.targets) == len(training_set.weights) == len(rows)
-    said = capsys.readouterr().err
-    assert said == f"{skipped} queries skipped: too few candidates for the {loss} loss\n"
+    logged = capsys.readouterr().err
+    assert logged == f"{skipped} queries skipped: too few candidates for the {loss} loss\n"
     if loss == "contrastive":
         assert training_set.lists is None
     else:
@@ -263,11 +263,11 @@ def test_loss_setting_selects_the_loss():
         "triplet": [0.5, 0.0],
         "listwise": [share, 0.0],
     }.items():
-        given = np.asarray(replace(BINARY, loss=loss, margin=2.0).row_losses(targets, logits))
-        np.testing.assert_allclose(given, expected, atol=1e-6)
+        found = np.asarray(replace(BINARY, loss=loss, margin=2.0).row_losses(targets, logits))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
     pairs = np.array([[2.0, 0.5], [0.0, 0.0]], np.float32)
-    given = np.asarray(replace(BINARY, loss="contrastive").row_losses(targets, pairs))
-    np.testing.assert_allclose(given, [share, 0.0], atol=1e-6)
+    found = np.asarray(replace(BINARY, loss="contrastive").row_losses(targets, pairs))
+    np.testing.assert_allclose(found, [share, 0.0], atol=1e-6)
     classes = np.asarray(
         replace(BINARY, target="classes").row_losses(targets, np.array([[0, 2.0], [1.0, 0]], np.float32))
     )

@@ -1,4 +1,4 @@
-"""What a tagger adds to the encoder."""
+"""The tagging task: schemes, repaired tags, settings and initial weights."""
 
 from typing import Any, NamedTuple
 
@@ -58,8 +58,8 @@ def test_tags_are_converted_to_the_model_scheme_and_back(tmp_path):
 
 def test_broken_tags_are_logged_and_repaired(tmp_path, capsys):
     task, part = resolved(tmp_path, [*BIO, ["O", "I-PER"], ["I-LOC"]])
-    said = capsys.readouterr().err
-    assert "2 tags break bio and are repaired: a:3 word 2 (I-PER after O), a:4 word 1 (I-LOC after" in said
+    logged = capsys.readouterr().err
+    assert "2 tags break bio and are repaired: a:3 word 2 (I-PER after O), a:4 word 1 (I-LOC after" in logged
     labels = task.output_names([], part)
     assert [labels[i] for i in task.targets(part, labels)][-3:] == ["O", "B-PER", "B-LOC"]
 
@@ -119,7 +119,7 @@ def test_model_forbids_invalid_transitions_and_starts_at_the_frequencies(tmp_pat
     np.testing.assert_allclose(
         shares[labels.index("B-LOC")] / shares[labels.index("O")], 2.5 / 1.5, rtol=1e-5
     )
-    # As if the rows had each pair half a time more: B-PER stands before I-PER, and before nothing else.
+    # Each pair counts half an occurrence more. B-PER precedes I-PER only.
     pairs = np.exp(model.crf.transitions.numpy()[labels.index("B-PER")]) * shares
     np.testing.assert_allclose(pairs, np.where(np.array(labels) == "I-PER", 1.5, 0.5) / 3, rtol=1e-5)
     starts = np.exp(model.crf.start.numpy()) * shares
