@@ -244,7 +244,7 @@ class FewLabelModel:
         from training.cli.parser import parse
         from training.config.config import FitConfig, task_section
         from training.config.defaults import resolve_config, resolve_data_defaults
-        from training.data.inputs import cut_for_training, make_preprocessor
+        from training.data.inputs import make_preprocessor, tokenize_for_training
         from training.data.load import load_data
         from training.engine.trainer import build_initial_model
         from training.fewshot.train import FewLabelTrainer
@@ -256,7 +256,7 @@ class FewLabelModel:
         data = load_data(config, make_task(config.task, task_section(config)), folder)
         assert config.checkpoint is not None
         preprocessor = make_preprocessor(config.text, [data.train], data.task, config.checkpoint.vocabulary)
-        inputs = cut_for_training(preprocessor, data.parts, folder)
+        inputs = tokenize_for_training(preprocessor, data.parts, folder)
         everything = np.arange(len(rows))
         self.targets = label_ids(data.train.examples, everything, data.labels)[0]
         self._source: Any = inputs.source(

@@ -55,10 +55,10 @@ def _calibrate(config: CalibrateConfig) -> int:
     _check(config)
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from training.evaluation.model_calibration import LabelledOutputs, recalibrate
+    from training.evaluation.model_calibration import LabeledOutputs, recalibrate
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        rows = LabelledOutputs.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))
+        rows = LabeledOutputs.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))
         found = recalibrate(rows, config.refit, config.precision)
     shown = found.values()
     if config.out is not None:

@@ -50,16 +50,16 @@ def _suggest(config: SuggestConfig) -> int:
         raise InputError(f"{config.run}: expected a classifier, got {MODEL_NAMES[manifest['task']]}")
     import numpy as np
 
-    from training.data.sources import read_unlabelled, unseen, without_copies
+    from training.data.sources import read_unlabeled, unseen, without_copies
     from training.io.examples import Columns, Subset
 
     named = manifest.get("columns", {})
     columns = Columns(named.get("text", "text"), named.get("label", "label"))
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        pool = read_unlabelled(config.texts, CLASSIFY, columns, Path(scratch) / "pool")
+        pool = read_unlabeled(config.texts, CLASSIFY, columns, Path(scratch) / "pool")
         known = []
         if config.labeled is not None:
-            labeled = read_unlabelled(config.labeled, CLASSIFY, columns, Path(scratch) / "labeled")
+            labeled = read_unlabeled(config.labeled, CLASSIFY, columns, Path(scratch) / "labeled")
             known.append(Subset(labeled, np.arange(len(labeled))))
         rows = unseen(pool, known) if known else np.arange(len(pool))
         texts = [text for text in pool.read_texts(without_copies(pool, rows)) if text.strip()]

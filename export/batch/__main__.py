@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The command's own arguments, and Beam's after --."""
     argv = list(argv)
-    cut = argv.index("--") if "--" in argv else len(argv)
-    return argv[:cut], argv[cut + 1 :]
+    separator_index = argv.index("--") if "--" in argv else len(argv)
+    return argv[:separator_index], argv[separator_index + 1 :]
 
 
 def _batch(config: BatchConfig, flags: Sequence[str]) -> int:

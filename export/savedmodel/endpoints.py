@@ -154,7 +154,7 @@ class TextEndpoints(Endpoints):
         features = self._parts.features(*texts)
         return self._parts.predict(*(features[name] for name in self._names))[self._output]
 
-    def _labelled(self, probabilities):
+    def _labeled(self, probabilities):
         """The best label string [B] of probabilities [B, C], and all labels and probabilities [B, C]."""
         return {
             names.LABEL: tf.gather(tf.constant(self._labels), tf.argmax(probabilities, axis=-1)),
@@ -202,7 +202,7 @@ class ClassifierEndpoints(TextEndpoints):
         """
         probabilities = self._predict(text)
         if self._thresholds is None:
-            return self._labelled(probabilities)
+            return self._labeled(probabilities)
         return {
             names.GIVEN: tf.cast(probabilities >= tf.constant(self._thresholds), tf.int32),
             names.LABELS: self._label_rows(probabilities),
@@ -266,7 +266,7 @@ class MatcherEndpoints(TextEndpoints):
         """
         outputs = self._predict(*_same_rows(text_a, text_b))
         if self._target == "classes":
-            return self._labelled(outputs)
+            return self._labeled(outputs)
         score = outputs[:, 0]
         if self._thresholds is None:
             return {names.SCORE: score}

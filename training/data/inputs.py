@@ -21,13 +21,13 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 from kmha.text.vocabulary_training import MIN_FREQUENCY, prune_vocabulary, train_vocabulary
 from training.config.config import TextSection
-from training.data.masked_batches import MaskedSource, cut_pieces
+from training.data.masked_batches import MaskedSource, split_into_pieces
 from training.data.pair_batches import PairSource
-from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences
+from training.data.sentence_batches import SentenceSource, SentenceTokens, tokenize_sentences
 from training.data.split import Large
 from training.data.text_batches import BatchSource, Source, TokenCounts, tokenize_examples
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
-from training.io.disk import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
+from training.io.disk import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, require_disk_space
 from training.io.examples import Masking, Subset, TrainingSet
 from training.io.ragged_store import RaggedStore, concatenate_ranges
 from training.tasks.protocol import Task
@@ -176,13 +176,13 @@ def make_inputs(
     task: Task,
     vocabulary: Vocabulary | None = None,
 ) -> Inputs:
-    """Builds the preprocessor and tokenizes every part; see `make_preprocessor` and `cut_parts`."""
+    """Builds the preprocessor and tokenizes every part; see `make_preprocessor` and `tokenize_parts`."""
     read = [parts[name] for name in ("train", "texts") if name in parts]
     preprocessor = make_preprocessor(text, read, task, vocabulary)
-    return cut_parts(preprocessor, parts, folder, task.masking, task.windows)
+    return tokenize_parts(preprocessor, parts, folder, task.masking, task.windows)
 
 
-def cut_parts(
+def tokenize_parts(
     preprocessor: Any,
     parts: dict[str, Subset],
     folder: Path,
@@ -199,9 +199,9 @@ def cut_parts(
             continue
         path = folder / f"tokens-{name}"
         if masking is not None:
-            tokens[name], counts[name] = cut_pieces(part.examples, parts_of(preprocessor)[""], path)
+            tokens[name], counts[name] = split_into_pieces(part.examples, parts_of(preprocessor)[""], path)
         elif isinstance(preprocessor, SentencePreprocessor):
-            tokens[name], counts[name] = cut_sentences(part.examples, preprocessor, path)
+            tokens[name], counts[name] = tokenize_sentences(part.examples, preprocessor, path)
         else:
             tokens[name] = []
             for given in preprocessor.inputs:
@@ -267,7 +267,7 @@ class _Texts:
                 yield from part.examples.read_texts(part.rows[first : first + _CHUNK_ROWS], field)
 
 
-Cut = tuple[np.ndarray, RaggedStore, TokenCounts]
+Stretch = tuple[np.ndarray, RaggedStore, TokenCounts]
 
 
 class Stretches:
@@ -280,8 +280,8 @@ class Stretches:
     def __init__(self, part: Subset, preprocessor: Preprocessor, large: Large, folder: Path):
         self._part, self._preprocessor, self._large, self._folder = part, preprocessor, large, folder
         self.per_epoch = -(-len(part.rows) // large.stretch_rows)
-        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="stretches")
-        self._cut: dict[int, Future[Cut]] = {}
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="stretches")
+        self._stretches: dict[int, Future[Stretch]] = {}
 
     def rows(self, number: int) -> np.ndarray:
         """Rows of a stretch (counted from 0 over all epochs) in the example set, integers [R], ascending."""
@@ -292,20 +292,21 @@ class Stretches:
         # File order reads faster; batches are shuffled anyway.
         return self._part.rows[np.sort(order[first:end])]
 
-    def take(self, number: int, then: int | None = None) -> Cut:
+    def take(self, number: int, then: int | None = None) -> Stretch:
         """Returns the rows of stretch `number`, their token ids (one store row each) and the token statistics.
 
         Stretch `then` is tokenized in the background; all others are discarded.
         """
         expected = [number] if then is None else [number, then]
-        self._cut = {each: self._cut.get(each) or self._cutter.submit(self._made, each) for each in expected}
-        return self._cut[number].result()
+        known, submit = self._stretches, self._executor.submit
+        self._stretches = {each: known.get(each) or submit(self._made, each) for each in expected}
+        return self._stretches[number].result()
 
     def close(self) -> None:
         """Waits for tokenization to stop; the folder can be removed afterwards."""
-        self._cutter.shutdown(wait=True, cancel_futures=True)
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _made(self, number: int) -> Cut:
+    def _made(self, number: int) -> Stretch:
         rows, path = self.rows(number), self._folder / f"stretch-{number}"
         ragged_store, counts = tokenize_examples(self._part.examples, self._preprocessor, path, rows=rows)
         for each in self._folder.glob(f"{path.name}*"):
@@ -357,7 +358,7 @@ class LargeInputs(Inputs):
         self.stretches.close()
 
 
-def cut_for_training(
+def tokenize_for_training(
     preprocessor: Any,
     parts: dict[str, Subset],
     folder: Path,
@@ -369,9 +370,9 @@ def cut_for_training(
     # Pairs and sentences need several stores and other rows of their set.
     alone = masking is None and isinstance(preprocessor, Preprocessor)
     if large is None or not alone or not large.is_large(parts["train"]):
-        check_room(folder, _token_bytes(parts), "token ids")
-        return cut_parts(preprocessor, parts, folder, masking, windows)
-    check_room(folder, _token_bytes(parts, large.stretch_rows), "token ids")
+        require_disk_space(folder, _token_bytes(parts), "token ids")
+        return tokenize_parts(preprocessor, parts, folder, masking, windows)
+    require_disk_space(folder, _token_bytes(parts, large.stretch_rows), "token ids")
     stretches = Stretches(parts["train"], preprocessor, large, folder)
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}
@@ -384,7 +385,7 @@ def cut_for_training(
             tokens[name] = [ragged_store]
     logger.info(
         f"{len(parts['train'].rows):,} training rows are read in {stretches.per_epoch} parts an epoch, each of which is"
-        f" cut into tokens while the one before is trained on; the first has {len(first):,}:"
+        f" tokenized while the one before is trained on; the first has {len(first):,}:"
     )
     return LargeInputs(preprocessor, parts, tokens, counts, windows=windows, stretches=stretches)
 

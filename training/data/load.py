@@ -13,9 +13,9 @@ from kmha.errors import InputError, format_names
 from training.config.config import FitConfig, sample_name
 from training.config.validation import allows_few_labels, teacher_origins
 from training.data.near_copies import MAX_BYTES, count_near_copies, near_copy_groups
-from training.data.sources import Source, find_sources, read_examples, read_unlabelled, unseen, without_copies
+from training.data.sources import Source, find_sources, read_examples, read_unlabeled, unseen, without_copies
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
-from training.io.disk import check_room, unchanged, unpacked_bytes
+from training.io.disk import require_disk_space, unchanged, unpacked_bytes
 from training.io.examples import Columns, ExampleSet, Subset
 from training.tasks.protocol import Task
 
@@ -89,7 +89,7 @@ def load_data(
     for source in sources.values():
         # Check the columns of all files before reading the first one.
         source.check(columns)
-    check_room(
+    require_disk_space(
         folder,
         unpacked_bytes(s.file for s in sources.values() if s.file is not None),
         "the texts of all rows",
@@ -147,9 +147,9 @@ def load_data(
     texts, path = None, config.distill.texts or config.fewshot.texts
     with unchanged(path):
         if path is not None:
-            unlabelled = read_unlabelled(path, config.task, columns, folder / "texts", config.data.form)
-            rows = unseen(unlabelled, [validation] if test is None else [validation, test])
-            texts = Subset(unlabelled, rows)
+            unlabeled = read_unlabeled(path, config.task, columns, folder / "texts", config.data.form)
+            rows = unseen(unlabeled, [validation] if test is None else [validation, test])
+            texts = Subset(unlabeled, rows)
             if config.fewshot.texts is not None:
                 texts = _select_texts(texts, train, path, config.train.seed)
         origins |= teacher_origins(config.distill, path)

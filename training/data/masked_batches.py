@@ -41,7 +41,7 @@ class PieceCounts:
         return (
             f"{name} rows: {self.tokens / max(1, self.rows):.1f} tokens each,"
             f" {self.unknown_tokens / max(1, self.tokens):.2%} unknown,"
-            f" {self.cut_rows:,} cut into pieces, {self.empty_rows:,} without a token"
+            f" {self.cut_rows:,} split into pieces, {self.empty_rows:,} without a token"
         )
 
 
@@ -59,14 +59,14 @@ class PieceTokens:
         return concatenate_ranges(firsts, ends - firsts)
 
 
-def cut_pieces(
+def split_into_pieces(
     examples: ExampleSet, preprocessor: Preprocessor, path: Path
 ) -> tuple[PieceTokens, PieceCounts]:
     """Writes the token ids of all texts to disk, in pieces that fit between [CLS] and [SEP]; InputError if none."""
     reader = long_text_preprocessor(preprocessor)
     room = preprocessor.max_length - 2
 
-    def cut(chunk):
+    def tokenize(chunk):
         tokens = reader.tokenize(chunk, valid_utf8=True)
         return tokens.flat_values, tokens.row_lengths()
 
@@ -77,7 +77,7 @@ def cut_pieces(
     chunks = (
         one_pass(texts(), tf.TensorSpec([None], tf.string))
         .map(
-            tf.autograph.experimental.do_not_convert(cut),
+            tf.autograph.experimental.do_not_convert(tokenize),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )

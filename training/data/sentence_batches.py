@@ -54,7 +54,7 @@ class SentenceTokens:
     first_windows: np.ndarray  # of each sentence, then the number of windows, int64 [R + 1]
 
 
-def cut_sentences(
+def tokenize_sentences(
     examples: ExampleSet, preprocessor: SentencePreprocessor, path: Path
 ) -> tuple[SentenceTokens, SentenceCounts]:
     """Writes the windows of all sentences to disk, in three stores with the name prefix `path`.
@@ -65,13 +65,13 @@ def cut_sentences(
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)], autograph=False
     )
-    def cut(words, lengths):
+    def encode(words, lengths):
         found = preprocessor.encode(Ragged.from_row_lengths(words, lengths))
         windows = found.windows
-        spelt = tf.zeros([0], tf.int32)
+        spelled = tf.zeros([0], tf.int32)
         if found.spellings is not None:
-            spelt = tf.reshape(tf.gather(found.spellings, windows.words.flat_values), [-1])
-        return windows, spelt
+            spelled = tf.reshape(tf.gather(found.spellings, windows.words.flat_values), [-1])
+        return windows, spelled
 
     counts, per_row, words, windowed = [], [], 0, 0
     names = ("sequences", "starts", "spellings")[: 3 if preprocessor.characters else 2]
@@ -92,12 +92,12 @@ def cut_sentences(
                     f" got {lengths[row]:,}"
                 )
             flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
-            windows, spelt = cut(tf.constant(flat, tf.string), lengths)
+            windows, spelled = encode(tf.constant(flat, tf.string), lengths)
             sequence, places = windows.sequences.flat_values.numpy(), windows.starts.row_lengths().numpy()
             writers["sequences"].extend(sequence, windows.sequences.row_lengths().numpy())
             writers["starts"].extend(windows.starts.flat_values.numpy(), places)
             if preprocessor.characters:
-                writers["spellings"].extend(spelt.numpy(), places * SPELLING_LENGTH)
+                writers["spellings"].extend(spelled.numpy(), places * SPELLING_LENGTH)
             counts.append(windows.counts.numpy())
             per_row.append(np.bincount(windows.sentences.numpy(), minlength=len(chunk)))
             words += len(flat)
@@ -178,9 +178,9 @@ class SentenceSource(Source):
         )
         batch["features"] |= {WORD_STARTS: starts, WORD_MASK: tagged.astype(np.int32)}
         if self.tokens.spellings is not None:
-            spelt, _ = self.tokens.spellings.gather(windows)
+            spelled, _ = self.tokens.spellings.gather(windows)
             characters = np.zeros((rows, width, SPELLING_LENGTH), np.int32)
-            characters[there] = spelt.reshape(-1, SPELLING_LENGTH)
+            characters[there] = spelled.reshape(-1, SPELLING_LENGTH)
             batch["features"][CHARACTER_IDS] = characters
         return batch | {"targets": targets}
 

@@ -118,7 +118,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     """Writes checked rows to disk; raises InputError if a row is invalid, there are none, or the file changes."""
     if source.blocks is not None and task.traits.is_text_and_label:
         blocks = source.blocks(columns.required)
-        return write_labelled_texts(blocks, source.name, task, columns, folder)
+        return write_labeled_texts(blocks, source.name, task, columns, folder)
     # If the columns are unknown before reading, optional columns are required.
     optional = (name for name in columns.optional if source.columns is None or name in source.columns)
     rows = source.rows((*columns.required, *optional))
@@ -139,7 +139,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     return examples
 
 
-def read_unlabelled(
+def read_unlabeled(
     path: Path, task: str, columns: Columns, folder: Path, form: TableFormat = DEFAULT_FORMAT
 ) -> ExampleSet:
     """Reads unlabeled texts for a task ("classify", "match" or "tag") and writes them to disk.
@@ -210,7 +210,7 @@ def _sentence(words: str | list[str], place: str, name: str) -> str:
     return "\n".join(words)
 
 
-def write_labelled_texts(
+def write_labeled_texts(
     blocks: Iterable[Block], name: str, task: Task, columns: Columns, folder: Path
 ) -> ExampleSet:
     """Checks the rows of a table and writes them to disk; raises InputError with file and line for an invalid row.

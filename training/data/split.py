@@ -264,10 +264,10 @@ def rarest_label(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
     rank = np.empty(len(by_rarity), np.int64)
     rank[by_rarity] = np.arange(len(by_rarity))
     rarest = np.full(len(counts), -1, np.int64)
-    labelled = counts > 0
-    if labelled.any():
-        starts = (np.cumsum(counts) - counts)[labelled]
-        rarest[labelled] = by_rarity[np.minimum.reduceat(rank[ids], starts)]
+    labeled = counts > 0
+    if labeled.any():
+        starts = (np.cumsum(counts) - counts)[labeled]
+        rarest[labeled] = by_rarity[np.minimum.reduceat(rank[ids], starts)]
     return rarest
 
 

@@ -46,7 +46,7 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
     before truncation, int64 [R] (-1 if its bytes were truncated first).
     """
 
-    def cut(chunk):
+    def tokenize(chunk):
         tokens = preprocessor.tokenize(chunk, valid_utf8=True)
         sequences = preprocessor.add_special_tokens(tokens)
         capped = tf.strings.length(chunk) > preprocessor.max_bytes
@@ -59,7 +59,7 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
     return (
         one_pass(texts, tf.TensorSpec([None], tf.string))
         .map(
-            tf.autograph.experimental.do_not_convert(cut),
+            tf.autograph.experimental.do_not_convert(tokenize),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )

@@ -24,7 +24,7 @@ from kmha.inference.tagger import TaggedSentences, scatter_scores
 from kmha.layers.crf import Potentials
 from kmha.models.encoder import traced
 from training.config.config import DistillSection, FitConfig
-from training.data.inputs import Inputs, Source, cut_parts
+from training.data.inputs import Inputs, Source, tokenize_parts
 from training.data.load import Data
 from training.data.sentence_batches import SentenceSource, SentenceTokens
 from training.distillation.hidden_states import StudentWithProjections, check_same_features, check_same_passes
@@ -73,7 +73,7 @@ class Teacher:
     ) -> tuple[dict[str, Any], tuple[ResampledScores, ...]]:
         """The scores of the teacher's predictions, with what a comparison needs."""
         windows = window_shape_of(self.bundle.model)
-        inputs = cut_parts(self.bundle.preprocessor, {"rows": part}, folder, windows=windows)
+        inputs = tokenize_parts(self.bundle.preprocessor, {"rows": part}, folder, windows=windows)
         source = inputs.evaluated("rows", task.targets(part, labels))
         evaluator = Evaluator.for_bundle(self.bundle, task, source, labels)
         predictions, thresholds = evaluator.predict(source), self.bundle.thresholds
@@ -182,11 +182,11 @@ class DistillationTargets:
         """Rows by their numbers, integers [B], or by a slice."""
         rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         result = np.empty((len(rows), self.shape[1]), np.float32)
-        labelled = rows < len(self._labels)
+        labeled = rows < len(self._labels)
         result[:, : self._width] = self._filler
-        own = self._labels[rows[labelled]]
-        result[labelled, : self._width] = own[:, None] if self._is_flat else own
-        result[:, self._width] = labelled
+        own = self._labels[rows[labeled]]
+        result[labeled, : self._width] = own[:, None] if self._is_flat else own
+        result[:, self._width] = labeled
         result[:, self._width + 1 :] = self._outputs[rows][:, self._order]
         return result
 
@@ -200,7 +200,7 @@ class DistillationTargets:
 class DistillationTask:
     """A task, with its name, and the outputs of a teacher as additional targets; other attributes are the task's.
 
-    `training_set` has all rows with `DistillationTargets`; `labelled` has the batches of the rows with labels.
+    `training_set` has all rows with `DistillationTargets`; `labeled` has the batches of the rows with labels.
     """
 
     def __init__(
@@ -210,10 +210,10 @@ class DistillationTask:
         teacher: Teacher,
         distill: DistillSection,
         training_set: TrainingSet,
-        labelled: Any,
+        labeled: Any,
     ):
         self._task, self._name, self.teacher, self._distill = task, name, teacher, distill
-        self._training_set, self._labelled = training_set, labelled
+        self._training_set, self._labeled = training_set, labeled
         self._targets: Any = training_set.targets
 
     def __getattr__(self, name: str) -> Any:
@@ -227,7 +227,7 @@ class DistillationTask:
 
     def initialize(self, model: Any, source: Any) -> None:
         """Initializes the model as the task does, from the rows with labels."""
-        self._task.initialize(model, self._labelled)
+        self._task.initialize(model, self._labeled)
 
     def trained(self, model: Any) -> Any:
         """The object that the training step trains: the model, with projections where hidden states are compared.
@@ -255,13 +255,13 @@ class DistillationTask:
     def row_losses(self, targets: Any, outputs_and_distance: Any) -> Any:
         """Loss of each row, float32 [B]: of the teacher's outputs, of the labels if any, and of the distance."""
         outputs, distance = outputs_and_distance
-        labels, labelled, teacher_outputs = self._targets.parts(targets)
+        labels, labeled, teacher_outputs = self._targets.parts(targets)
         loss = self._distill.weight * self._teacher_losses(teacher_outputs, outputs) + distance
         if self._distill.weight == 1:
             return loss
         # All words of a sentence have tags, or none.
-        labelled = labelled[:, 0] if len(labelled.shape) == 2 else labelled
-        own = ops.where(labelled > 0, self._task.row_losses(labels, outputs), 0.0)
+        labeled = labeled[:, 0] if len(labeled.shape) == 2 else labeled
+        own = ops.where(labeled > 0, self._task.row_losses(labels, outputs), 0.0)
         return loss + (1 - self._distill.weight) * own
 
     def compare_with_teacher(
@@ -323,7 +323,7 @@ def add_teacher_predictions(
     if distill.hidden_states or distill.attention:
         check_same_features(_layer_flag(distill), teacher.bundle, inputs.preprocessor)
     own = data.task.training_set(data.train, data.labels, config.train.seed)
-    labelled = inputs.source("train", own)
+    labeled = inputs.source("train", own)
     inputs, rows = inputs.with_texts(own.rows)
     more = len(rows) - len(own.rows)
     plain = _without_targets(inputs, rows)
@@ -334,7 +334,7 @@ def add_teacher_predictions(
         parts = {name: part for name, part in data.parts.items() if name in ("train", "texts")}
         (folder / "teacher").mkdir()
         windows = window_shape_of(teacher.bundle.model)
-        tokens = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
+        tokens = tokenize_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
         write_predictions(teacher.bundle.model, tokens.with_texts(own.rows)[0].source("train", plain), path)
 
     outputs = cached_predictions(distill.cache or folder / "predictions", key, shape, write)
@@ -345,7 +345,7 @@ def add_teacher_predictions(
     targets: Any = DistillationTargets(own.targets, outputs, teacher.order, filler)
     weights = np.concatenate([own.weights, np.ones(more, np.float32)])
     training_set = TrainingSet(rows, targets, weights, lists)
-    task: Any = DistillationTask(data.task, config.task, teacher, distill, training_set, labelled)
+    task: Any = DistillationTask(data.task, config.task, teacher, distill, training_set, labeled)
     return dataclasses.replace(data, task=task), inputs
 
 

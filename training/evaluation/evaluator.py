@@ -12,7 +12,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL_NAMES, TAG
 from kmha.errors import InputError, format_names
 from training.data.inputs import Source
-from training.data.masked_batches import MaskedSource, cut_pieces
+from training.data.masked_batches import MaskedSource, split_into_pieces
 from training.data.sentence_batches import read_sentences
 from training.data.sources import file_source, read_examples
 from training.io.examples import ColumnOverrides, Columns, Subset, label_ids
@@ -121,7 +121,7 @@ class Evaluator:
 def evaluate_file(
     bundle: Bundle, path: Path, overrides: ColumnOverrides, intervals: bool, folder: Path
 ) -> dict[str, Any]:
-    """Scores of a bundle on the labelled rows of a file, with column names that differ from those in training.
+    """Scores of a bundle on the labeled rows of a file, with column names that differ from those in training.
 
     The folder is a temporary one for the rows. Raises InputError for a file or row that cannot be used.
     """
@@ -148,7 +148,7 @@ def predict_file(
     if bundle.tagger is not None:
         return task, part, bundle.tagger.tag(read_inputs(bundle, part))
     if task.masking is not None:
-        tokens, _ = cut_pieces(part.examples, bundle.preprocessor, folder / "tokens")
+        tokens, _ = split_into_pieces(part.examples, bundle.preprocessor, folder / "tokens")
         source = MaskedSource(tokens, part.rows, task.masking)
         return task, part, Evaluator.for_bundle(bundle, task, source).predict(source)
     return task, part, predict_probabilities(bundle, part)
@@ -162,13 +162,13 @@ def read_rows(bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Pa
     return task, Subset(examples, np.arange(len(examples)))
 
 
-def read_labelled_rows(
+def read_labeled_rows(
     bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Path
 ) -> tuple[Task, Subset]:
     """As `read_rows`; raises InputError also if the file of --data has no rows."""
     task, part = read_rows(bundle, path, overrides, folder)
     if not len(part.rows):
-        raise InputError(f"--data {path}: expected at least one labelled row, got none")
+        raise InputError(f"--data {path}: expected at least one labeled row, got none")
     return task, part
 
 

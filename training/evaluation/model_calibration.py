@@ -1,4 +1,4 @@
-"""Calibrates the probabilities of a model on labelled rows by temperature scaling: after training, or of a run."""
+"""Calibrates the probabilities of a model on labeled rows by temperature scaling: after training, or of a run."""
 
 import dataclasses
 import logging
@@ -16,9 +16,9 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder, word_batches
 from kmha.layers.crf import marginals
-from training.data.inputs import Inputs, Source, cut_parts
+from training.data.inputs import Inputs, Source, tokenize_parts
 from training.data.load import Data
-from training.evaluation.evaluator import Evaluator, read_labelled_rows, top_predictions
+from training.evaluation.evaluator import Evaluator, read_labeled_rows, top_predictions
 from training.io.examples import ColumnOverrides, Subset, label_ids
 from training.losses.distillation import softened
 from training.metrics.classification import ReliabilityBins, reliability_bins
@@ -111,7 +111,7 @@ def can_calibrate(model: Any) -> bool:
 def fit_calibration(
     model: Any, task: Any, part: Subset, labels: Sequence[str], raw: np.ndarray, least: int = MIN_ROWS
 ) -> Calibration | None:
-    """The calibration with the lowest loss on labelled rows that the model was not trained on.
+    """The calibration with the lowest loss on labeled rows that the model was not trained on.
 
     Rows with unknown labels are ignored. The raw outputs of the model are logits of the rows float32 [R, C], or scores
     of all words float32 [N, K]. The result is None if there are fewer than `least` rows, or no calibration lowers the
@@ -242,8 +242,8 @@ def _tag_temperature(
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledOutputs:
-    """Labelled rows and the raw outputs of a bundle's model."""
+class LabeledOutputs:
+    """Labeled rows and the raw outputs of a bundle's model."""
 
     bundle: Bundle  # `recalibrate` changes its model and restores it, up to rounding
     task: Task
@@ -252,10 +252,10 @@ class LabelledOutputs:
     counts: np.ndarray | None  # for a tagger the number of words of each sentence, int64 [R]
 
     @classmethod
-    def read(cls, bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Path) -> "LabelledOutputs":
+    def read(cls, bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Path) -> "LabeledOutputs":
         """The outputs of a bundle's model for a file; InputError if it or a row cannot be used, or without rows."""
-        task, part = read_labelled_rows(bundle, path, overrides, folder)
-        inputs = cut_parts(bundle.preprocessor, {"rows": part}, folder, windows=task.windows)
+        task, part = read_labeled_rows(bundle, path, overrides, folder)
+        inputs = tokenize_parts(bundle.preprocessor, {"rows": part}, folder, windows=task.windows)
         source: Any = inputs.evaluated("rows", task.targets(part, bundle.labels))
         raw = Evaluator.for_bundle(bundle, task, source).raw_outputs(source)
         return cls(bundle, task, part, raw, source.word_counts if bundle.task == TAG else None)
@@ -318,7 +318,7 @@ class Recalibration:
                 yield f"no threshold reaches a precision of {self.target_precision:g}: the run never abstains"
 
 
-def recalibrate(rows: LabelledOutputs, refit: bool, precision: float | None) -> Recalibration:
+def recalibrate(rows: LabeledOutputs, refit: bool, precision: float | None) -> Recalibration:
     """Evaluates a run on rows in up to three states, and fits a calibration and an abstention threshold."""
     bundle, current = rows.bundle, Calibration.of(rows.bundle.details)
     change = fit_calibration(bundle.model, rows.task, rows.part, bundle.labels, rows.raw) if refit else None

@@ -263,7 +263,7 @@ def remove_left(run: Path) -> None:
     (run / NOTE).unlink(missing_ok=True)
 
 
-def check_room(folder: Path, needed: float, what: str) -> None:
+def require_disk_space(folder: Path, needed: float, what: str) -> None:
     """Raises InputError if the disk of a folder, whose parent exists, has fewer free bytes than `what` needs."""
     free = shutil.disk_usage(folder.parent).free
     if needed > free:

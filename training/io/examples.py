@@ -38,7 +38,7 @@ class Example:
 
 @dataclasses.dataclass(eq=False)
 class ExampleSet:
-    """Examples on disk, written by `write_examples` or `write_labelled_texts`."""
+    """Examples on disk, written by `write_examples` or `write_labeled_texts`."""
 
     find_place: Callable[[int], str]  # from a row to its origin
     texts: tuple[RaggedStore, ...]  # UTF-8 bytes of each text of an example

@@ -142,7 +142,7 @@ class RaggedStore:
         while view:
             count = os.preadv(self._descriptor, [view], position)
             if not count:
-                raise OSError(f"the spool ends {len(view)} bytes too early")
+                raise OSError(f"the store ends {len(view)} bytes too early")
             view, position = view[count:], position + count
 
 

@@ -13,7 +13,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CROSS_VALIDATED, read_manifest
 from training.cli.exceptions import NotChief
 from training.config.defaults import NO_ENCODER, has_few_texts
-from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
+from training.data.inputs import Inputs, Source, make_preprocessor, tokenize_for_training
 from training.data.load import Data
 from training.data.split import Large
 from training.distillation.task import DistillationTask, add_teacher_predictions
@@ -138,7 +138,7 @@ def _tokenize(context: RunContext, data: Data, starting_model: StartingModel | N
         preprocessor = make_preprocessor(config.text, read, data.task, vocabulary, large, context.coordinator)
     # A teacher predicts all training rows before the training.
     streamed = None if config.distill.teacher else large
-    inputs = cut_for_training(
+    inputs = tokenize_for_training(
         preprocessor, data.parts, context.scratch, data.task.masking, streamed, data.task.windows
     )
     columns = {TEXT_A: data.columns.text, TEXT_B: data.columns.text_b}

@@ -13,10 +13,10 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import SIDES, WORD_MASK
 from kmha.models.pair_encoder import A_TO_A, A_TO_B, B_TO_A, B_TO_B, PAIR
-from training.data.inputs import Inputs, Source, cut_parts
+from training.data.inputs import Inputs, Source, tokenize_parts
 from training.data.length_buckets import BatchPlan
 from training.data.pair_batches import PairPlan, PairSource
-from training.evaluation.evaluator import Evaluator, read_labelled_rows
+from training.evaluation.evaluator import Evaluator, read_labeled_rows
 from training.io.examples import ColumnOverrides, Subset, label_ids
 from training.tasks.protocol import Task
 
@@ -120,8 +120,8 @@ class EvaluationRows:
     @classmethod
     def read(cls, bundle: Bundle, path: Path, columns: ColumnOverrides, folder: Path) -> "EvaluationRows":
         """Reads all rows of a file; raises InputError if it or a row of it is invalid, or it has no rows."""
-        task, part = read_labelled_rows(bundle, path, columns, folder)
-        inputs = cut_parts(bundle.preprocessor, {_NAME: part}, folder, windows=task.windows)
+        task, part = read_labeled_rows(bundle, path, columns, folder)
+        inputs = tokenize_parts(bundle.preprocessor, {_NAME: part}, folder, windows=task.windows)
         return cls(bundle, _with_plain_loss(task), inputs)
 
     @property

@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.input_files import read_json
 from training.cli.parser import parse
 from training.config.config import FitConfig
-from training.data.inputs import cut_parts
+from training.data.inputs import tokenize_parts
 from training.evaluation.evaluator import predict_file
 from training.html.page import html_page, read_asset, render, write_page
 from training.io.examples import ColumnOverrides
@@ -80,7 +80,7 @@ def report_data_of(
             metrics.pop(key, None)
     (scratch / "report_tokens").mkdir()
     # The split's own name may not be a valid file name.
-    inputs = cut_parts(bundle.preprocessor, {_ROWS: part}, scratch / "report_tokens", task.masking)
+    inputs = tokenize_parts(bundle.preprocessor, {_ROWS: part}, scratch / "report_tokens", task.masking)
     tokens = {key.replace(_ROWS, name): dataclasses.asdict(each) for key, each in inputs.counts.items()}
     return ReportData.of_bundle(
         bundle,

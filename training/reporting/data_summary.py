@@ -73,8 +73,8 @@ def length_blocks(report_data: ReportData) -> Iterator[Block]:
         long = next((k for k in ("truncated_rows", "windowed_rows", "cut_rows") if k in counts), None)
         texts = max(1, counts["rows"])
         unknown = format_percent(counts["unknown_tokens"] / max(1, counts["tokens"]))
-        cut = "" if long is None else f"{counts[long]:,} ({format_percent(counts[long] / texts)})"
-        rows.append((name, f"{counts['rows']:,}", f"{counts['tokens'] / texts:.1f}", unknown, cut))
+        shortened = "" if long is None else f"{counts[long]:,} ({format_percent(counts[long] / texts)})"
+        rows.append((name, f"{counts['rows']:,}", f"{counts['tokens'] / texts:.1f}", unknown, shortened))
     if rows:
         titles = {"tag": "read in several windows", "masked-lm": "split into pieces"}
         title = titles.get(report_data.kind, "truncated")

@@ -12,7 +12,7 @@ from tests.command_runs import news_rows
 from tests.pair_rows import paraphrase_rows
 from training.config.config import TextSection
 from training.data.inputs import JoinedRaggedStore, joined_tokens, make_inputs
-from training.data.sentence_batches import SentenceSource, cut_sentences
+from training.data.sentence_batches import SentenceSource, tokenize_sentences
 from training.io.examples import Example, Subset, TrainingSet, write_examples
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.tasks.classify import ClassifyTask
@@ -113,7 +113,7 @@ def test_sentences_of_two_sets_are_batched_as_those_of_one(tmp_path):
             (Example((text,), ("O",) * (text.count("\n") + 1), "", ordered=True) for text in texts),
             tmp_path / name,
         )
-        return cut_sentences(examples, preprocessor, tmp_path / f"{name}-tokens")[0]
+        return tokenize_sentences(examples, preprocessor, tmp_path / f"{name}-tokens")[0]
 
     whole = tokens("all", sentences)
     joined = joined_tokens(tokens("first", sentences[:2]), tokens("rest", sentences[2:]))

@@ -12,7 +12,7 @@ from kmha.text.preprocessor import Preprocessor, split_lengths
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.config.config import TrainSection
 from training.data import masked_batches
-from training.data.masked_batches import MaskedSource, cut_pieces, laid_out, packed_rows
+from training.data.masked_batches import MaskedSource, laid_out, packed_rows, split_into_pieces
 from training.engine.loop import epoch_plans
 from training.io.examples import Example, Masking, write_examples
 
@@ -27,7 +27,7 @@ def tokens(tmp_path_factory):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(1, 40))) for _ in range(29)] + ["\u200b"]
     examples = write_examples((Example((text,), (), "a") for text in texts), folder / "rows")
-    return cut_pieces(examples, Preprocessor(VOCABULARY, max_length=16), folder / "tokens")[0]
+    return split_into_pieces(examples, Preprocessor(VOCABULARY, max_length=16), folder / "tokens")[0]
 
 
 def source_of(tokens, packed=True, rows=30, **options) -> MaskedSource:
@@ -182,14 +182,14 @@ def test_texts_of_any_length_are_split_without_loss(tmp_path, monkeypatch, chunk
     vocabulary = Vocabulary([*SPECIAL_TOKENS, *"abc"])
     preprocessor = Preprocessor(vocabulary, "word", max_length=8)
     examples = write_examples((Example((text,), (), "a") for text in texts), tmp_path / "rows")
-    made, met = cut_pieces(examples, preprocessor, tmp_path / "tokens")
+    made, met = split_into_pieces(examples, preprocessor, tmp_path / "tokens")
     unknown = vocabulary.id_of("[UNK]")
     for row, text in enumerate(texts):
         flat, lengths = made.pieces.gather(made.of_rows(np.array([row])))
         assert flat.tolist() == [vocabulary.ids.get(word, unknown) for word in text.split()]
         assert (lengths <= 6).all()
     assert (met.rows, met.tokens, met.pieces, met.cut_rows, met.unknown_tokens) == (5, 3012, 505, 2, 2)
-    assert "3,012" not in met.describe("train") and "2 cut into pieces" in met.describe("train")
+    assert "3,012" not in met.describe("train") and "2 split into pieces" in met.describe("train")
 
 
 def test_a_text_without_a_token_has_no_piece(tmp_path):
@@ -197,6 +197,6 @@ def test_a_text_without_a_token_has_no_piece(tmp_path):
     examples = write_examples(
         (Example((text,), (), "a") for text in ("\u200b", "a", "\x00")), tmp_path / "rows"
     )
-    made, met = cut_pieces(examples, preprocessor, tmp_path / "tokens")
+    made, met = split_into_pieces(examples, preprocessor, tmp_path / "tokens")
     assert made.first_pieces.tolist() == [0, 0, 1, 1] and met.empty_rows == 2
     assert made.of_rows(np.array([0, 1, 2])).tolist() == [0]

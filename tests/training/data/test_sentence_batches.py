@@ -8,7 +8,7 @@ from kmha.features import MAX_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from tests.bundles import preprocessor
 from tests.tagged_sentences import tagged_sentences
-from training.data.sentence_batches import NO_TAG, SentenceSource, cut_sentences
+from training.data.sentence_batches import NO_TAG, SentenceSource, tokenize_sentences
 from training.io.examples import Example, write_examples
 from training.tasks.tag.rows import read_sentences
 
@@ -32,7 +32,7 @@ def made(tmp_path_factory):
     texts = SentencePreprocessor(preprocessor(max_length=64), characters=True)
     SENTENCES[-1] = (SENTENCES[-1][0], ["O"] * len(SENTENCES[-1][0]))
     examples = examples_of(folder / "rows", SENTENCES)
-    return texts, examples, *cut_sentences(examples, texts, folder / "tokens")
+    return texts, examples, *tokenize_sentences(examples, texts, folder / "tokens")
 
 
 def source_of(made, rows, **options) -> tuple[SentenceSource, np.ndarray]:
@@ -83,4 +83,4 @@ def test_a_sentence_of_too_many_words_is_refused_with_its_line(tmp_path):
     texts = SentencePreprocessor(preprocessor(max_length=16))
     examples = examples_of(tmp_path / "rows", [(["a"], None), (["a"] * (MAX_WORDS + 1), None)])
     with pytest.raises(InputError, match="a:1: expected a sentence of at most 2,048 words, got 2,049"):
-        cut_sentences(examples, texts, tmp_path / "tokens")
+        tokenize_sentences(examples, texts, tmp_path / "tokens")

@@ -11,14 +11,14 @@ import pytest
 from kmha.errors import InputError
 from tests.command_runs import news_rows, write_csv
 from training.config.config import DataSection
-from training.data import sources as labelled_texts
+from training.data import sources as labeled_texts
 from training.data.sources import (
     file_source,
     find_sources,
     read_examples,
-    read_unlabelled,
+    read_unlabeled,
     unseen,
-    write_labelled_texts,
+    write_labeled_texts,
 )
 from training.io.examples import Columns, Example, ExampleSet, Subset, write_examples
 from training.io.tables import read_blocks, read_rows
@@ -112,7 +112,7 @@ TEXT, PAIR, WORDS = Columns("text"), Columns("text_a", text_b="text_b"), Columns
 def read(folder: Path, name: str, content: str, task: str, columns: Columns) -> list[list[str]]:
     path = folder / name
     path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
-    found = read_unlabelled(path, task, columns, folder / "set")
+    found = read_unlabeled(path, task, columns, folder / "set")
     return [found.read_texts(np.arange(len(found)), field) for field in range(len(found.texts))]
 
 
@@ -184,13 +184,13 @@ def test_unusable_content_is_refused_with_its_location(
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(content)
     with pytest.raises(InputError) as caught:
-        read_unlabelled(Path(name), task, columns, tmp_path / "set")
+        read_unlabeled(Path(name), task, columns, tmp_path / "set")
     assert str(caught.value).startswith(message)
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
-        read_unlabelled(tmp_path / "a.txt", "classify", TEXT, tmp_path / "set")
+        read_unlabeled(tmp_path / "a.txt", "classify", TEXT, tmp_path / "set")
 
 
 def test_evaluated_texts_are_not_trained_on(tmp_path):
@@ -212,7 +212,7 @@ def both(path: Path, task: ClassifyTask, folder: Path) -> tuple[ExampleSet, Exam
     rows = read_rows(path, ONE_TEXT.required)
     one = write_examples((each for row in rows for each in task.parse_row(row, ONE_TEXT)), folder / "one")
     blocks = read_blocks(path, ONE_TEXT.required)
-    return one, write_labelled_texts(blocks, str(path), task, ONE_TEXT, folder / "many")
+    return one, write_labeled_texts(blocks, str(path), task, ONE_TEXT, folder / "many")
 
 
 def assert_equal(one: ExampleSet, many: ExampleSet) -> None:
@@ -238,7 +238,7 @@ def assert_equal(one: ExampleSet, many: ExampleSet) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_rows_in_blocks_equal_rows_one_by_one(tmp_path, several, monkeypatch):
-    monkeypatch.setattr(labelled_texts, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(labeled_texts, "_MOST_KNOWN", 3)
     path = write_csv(tmp_path / "a.csv", [*news_rows(50, 0), *ODD, *news_rows(9, 1)])
     assert_equal(*both(path, ClassifyTask(multi_label=several), tmp_path))
 
@@ -271,7 +271,7 @@ def test_the_first_invalid_row_is_reported(tmp_path, rows):
         messages.append(str(caught.value))
     with pytest.raises(InputError) as caught:
         blocks = read_blocks(path, ONE_TEXT.required)
-        write_labelled_texts(blocks, str(path), task, ONE_TEXT, tmp_path / "b")
+        write_labeled_texts(blocks, str(path), task, ONE_TEXT, tmp_path / "b")
     assert messages == [str(caught.value)] * 2
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
-from training.data.inputs import cut_parts
+from training.data.inputs import tokenize_parts
 from training.distillation.task import (
     DistillationTargets,
     cached_predictions,
@@ -57,7 +57,7 @@ def tokenized(folder, bundle, rows):
     examples = write_examples(
         (Example(row, (), "", ordered=ordered) for row in rows), folder, bundle.preprocessor.num_texts
     )
-    inputs = cut_parts(bundle.preprocessor, {"train": Subset(examples, np.arange(len(rows)))}, folder)
+    inputs = tokenize_parts(bundle.preprocessor, {"train": Subset(examples, np.arange(len(rows)))}, folder)
     order = np.arange(len(rows))[::-1]
     pairs = np.stack([order, order], axis=1) if bundle.preprocessor.num_texts == 2 else order
     shape = (99,) if ordered else pairs.shape

@@ -17,11 +17,11 @@ from kmha.errors import InputError
 from training.io.disk import (
     NOTE,
     atomic_write,
-    check_room,
     named,
     open_lines,
     publishing,
     remove_left,
+    require_disk_space,
     scratch_folder,
     to_json,
     unchanged,
@@ -217,9 +217,9 @@ def test_errors_of_a_full_disk_get_a_file_name(error, filename):
 
 def test_too_little_disk_space_is_one_line_with_a_hint(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=2_500_000_000))
-    check_room(tmp_path / "scratch", 2.5e9, "token ids")
+    require_disk_space(tmp_path / "scratch", 2.5e9, "token ids")
     with pytest.raises(InputError) as caught:
-        check_room(tmp_path / "scratch", 4e9, "token ids")
+        require_disk_space(tmp_path / "scratch", 4e9, "token ids")
     assert str(caught.value) == (
         f"{tmp_path}: expected 4,000.0 MB of free disk for token ids, got 2,500.0 MB; the environment variable TMPDIR"
         " names another folder"

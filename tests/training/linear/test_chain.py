@@ -10,7 +10,7 @@ import pytest
 
 from kmha.layers.linear_words import LinearWords
 from tests.bundles import make_tagger_bundle
-from training.data.sentence_batches import SentenceSource, cut_sentences
+from training.data.sentence_batches import SentenceSource, tokenize_sentences
 from training.io.examples import Example, write_examples
 from training.linear import chain as chain_module
 from training.linear.chain import Chains, Crf, fit_linear_chain, word_codes
@@ -34,7 +34,7 @@ def source_of(folder, seed=0, sentences=40, tags=TAGS) -> SentenceSource:
         (Example(("\n".join(f"bread{n}" for n in row),), tuple("x" * len(row)), "a:1") for row in rows),
         folder / "examples",
     )
-    tokens, _ = cut_sentences(examples, preprocessor(), folder / "tokens")
+    tokens, _ = tokenize_sentences(examples, preprocessor(), folder / "tokens")
     targets = [(n + before) % tags for row in rows for before, n in zip([0, *row], row, strict=False)]
     chosen = np.arange(len(rows))
     return SentenceSource(tokens, chosen, np.array(targets, np.int32), np.ones(len(rows), np.float32), 0)
