@@ -36,11 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     separator = words.index(_SEPARATOR) if _SEPARATOR in words else len(words)
-    return run(
-        lambda: _launch(
-            words[:separator], words[separator + 1 :] if separator < len(words) else None
-        )
-    )
+    return run(lambda: _launch(words[:separator], words[separator + 1 :] if separator < len(words) else None))
 
 
 def _launch(own: list[str], flags: list[str] | None) -> int:
