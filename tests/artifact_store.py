@@ -20,6 +20,8 @@ STORE = ROOT / "build" / "test-artifacts"
 SOURCES = ("kmha", "training", "export", "tests")
 SUFFIXES = (".py", ".html", ".css", ".js")
 COMPLETE = "complete.json"
+# The run of an exported file, next to it.
+RUN = "run"
 
 
 @functools.cache
@@ -72,6 +74,26 @@ def stored_call(
 
     folder, values = stored(name, make)
     return folder, Outcome(*values)
+
+
+class ExportedFiles(dict[str, Path]):
+    """A file of each kind of model, written by an export's command when a test needs it. Tests only read them."""
+
+    def __init__(self, name: str, suffix: str, bundle_of: Callable, main: Callable, flags: Callable):
+        """`name` is of the stored artifacts; `flags` returns those of a kind."""
+        self._settings = name, suffix, bundle_of, main, flags
+
+    def __missing__(self, kind: str) -> Path:
+        name, suffix, bundle_of, main, flags = self._settings
+        file = f"model{suffix}"
+
+        def export(folder: Path) -> None:
+            bundle_of(kind).save(folder / RUN)
+            outcome = call(main, folder / RUN, folder / file, *flags(kind))
+            assert (outcome.status, outcome.out) == (0, f"{folder / file}\n"), outcome.err
+
+        self[kind] = stored(f"{name} {kind}{suffix}", export)[0] / file
+        return self[kind]
 
 
 @contextlib.contextmanager

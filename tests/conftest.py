@@ -131,9 +131,14 @@ def _ranked_run(name: str, *flags: str) -> TinyRun:
 
 @pytest.fixture(scope="session")
 def cross_run() -> TinyRun:
+    return _ranked_run("cross_run")
+
+
+@pytest.fixture(scope="session")
+def symmetric_run() -> TinyRun:
     """Two granularities, the same score in either order."""
     flags = ("--match.granularities", "char", "wordpiece", "--match.symmetric")
-    return _ranked_run("cross_run", *flags)
+    return _ranked_run("symmetric_run", *flags)
 
 
 @pytest.fixture(scope="session")

@@ -154,6 +154,7 @@ def test_suggested_texts_are_ready_for_labels(few, tmp_path):
     assert refused.status == 2 and "got none" in refused.err
 
 
+@pytest.mark.second
 def test_explicit_validation_rows_are_used_for_calibration(few, tmp_path):
     validation = write_csv(tmp_path / "validation.csv", news_rows(30, 7))
     flags = (
@@ -170,6 +171,7 @@ def test_explicit_validation_rows_are_used_for_calibration(few, tmp_path):
     assert Bundle.load(tmp_path / "run").model.compute_dtype == "float32"
 
 
+@pytest.mark.second
 def test_ngrams_are_added_where_cross_validation_is_certain(few, tmp_path):
     # A frozen encoder with random weights predicts worse than the linear path.
     data = write_csv(tmp_path / "rows.csv", news_rows(90, 3))
@@ -311,6 +313,7 @@ def pair_flags(checkpoint, folder, rows):
     )
 
 
+@pytest.mark.second
 def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint, tmp_path):
     flags = pair_flags(checkpoint, tmp_path, paraphrase_rows(24, 0))
     test = write_csv(tmp_path / "test.csv", as_text(paraphrase_rows(30, 1)), ("text_a", "text_b", "label"))
@@ -331,6 +334,7 @@ def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint,
     assert verified.status == 0, verified.err
 
 
+@pytest.mark.second
 def test_classes_and_queries_of_few_pairs(checkpoint, tmp_path):
     for name, rows in (
         (

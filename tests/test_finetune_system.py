@@ -65,6 +65,7 @@ def test_a_model_starts_from_the_checkpoint(checkpoint, tmp_path, task):
     assert scores.status == 0, scores.err
 
 
+@pytest.mark.second
 def test_a_linear_path_without_a_gain_is_left_out(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("training.linear.weighing.trusted_share", lambda gains: 0.0)
     data, outcome = fitted(checkpoint, tmp_path, "classify")

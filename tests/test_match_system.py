@@ -13,10 +13,11 @@ from kmha.inference.retrieval import Ranker
 from kmha.models.matcher import TextMatcher
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call
+from tests.stages import with_stages
 from training.evaluate import main as evaluate
 from training.predict import main as predict
 
-RUNS = ["cross_run", "bi_run"]
+RUNS = with_stages(["cross_run", "symmetric_run", "bi_run"], ["cross_run", "bi_run"])
 RANKINGS = {"map", "mrr", "ndcg_at_10", "recall_at_1", "recall_at_5", "recall_at_10"}
 BINARY = {"accuracy", "f1", "precision", "recall", "roc_auc", "average_precision"}
 COUNTS = {"rows", "queries", "queries_without_right", "queries_with_only_right"}
@@ -101,9 +102,10 @@ def test_evaluate_scores_equal_the_predictions(name, request):
     assert {key: run.outcome.json[key] for key in expected} == pytest.approx(expected, abs=1e-5)
 
 
-def test_symmetric_matcher_ignores_the_order(cross_run):
-    pairs = [(row["text_a"], row["text_b"]) for row in rows_of(cross_run.test)]
-    bundle = Bundle.load(cross_run.folder)
+@pytest.mark.second
+def test_symmetric_matcher_ignores_the_order(symmetric_run):
+    pairs = [(row["text_a"], row["text_b"]) for row in rows_of(symmetric_run.test)]
+    bundle = Bundle.load(symmetric_run.folder)
     there, back = (bundle.probabilities(given) for given in (pairs, [(b, a) for a, b in pairs]))
     np.testing.assert_allclose(there, back, atol=1e-6)
     assert np.std(there) > 1e-3

@@ -10,6 +10,7 @@ from export.savedmodel.__main__ import main as savedmodel
 from export.savedmodel.predictor import load_savedmodel
 from kmha.bundle.bundle import Bundle
 from tests.command_runs import EVERYWHERE, NO_DROPOUT, TINY, WORDS, call, write_csv
+from tests.stages import with_stages
 from training.evaluate import main as evaluate
 from training.fit import main as fit
 from training.predict import main as predict
@@ -17,7 +18,7 @@ from training.predict import main as predict
 TEXTS = ["soup bread", "", "ball 中文 goal"]
 
 
-@pytest.mark.parametrize("name", ["news_run", "topics_run"])
+@pytest.mark.parametrize("name", with_stages(["news_run", "topics_run"], ["news_run"]))
 def test_the_predictions_of_a_run_and_of_its_saved_model_are_equal(name, request, tmp_path):
     run = request.getfixturevalue(name)
     assert run.outcome.status == 0
@@ -33,6 +34,7 @@ def test_the_predictions_of_a_run_and_of_its_saved_model_are_equal(name, request
     np.testing.assert_allclose(outputs["probabilities"].numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.second
 def test_a_classifier_memorizes_sixteen_rows(tmp_path):
     rng = random.Random(0)
     words = [*EVERYWHERE, *sum(WORDS.values(), [])]

@@ -1,13 +1,11 @@
 """Tiny matchers of every form, and pairs for them."""
 
 import functools
-from pathlib import Path
 
 import numpy as np
 
-from tests.artifact_store import stored
+from tests.artifact_store import ExportedFiles
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
-from tests.command_runs import call
 
 # Each form; one tokenizer and two; every target; symmetric or not.
 KINDS = {
@@ -16,6 +14,8 @@ KINDS = {
     "bi": {"form": "bi"},
     "joint": {"form": "joint", "labels": ("no", "perhaps", "yes"), "target": "classes"},
 }
+# One encoder for both texts and one for each; the others are in the second stage.
+FIRST = ("cross", "bi")
 LONG = 10_000
 ROWS = [
     *PAIRS,
@@ -44,15 +44,6 @@ def predictions_of(kind: str) -> np.ndarray:
     return bundle_of(kind).probabilities(ROWS)
 
 
-def written_by(main, suffix: str, *flags: str) -> dict[str, Path]:
-    """A file of each kind of matcher, as an export's command writes it. Tests only read them."""
-
-    def export(folder: Path) -> None:
-        for index, kind in enumerate(KINDS):
-            bundle_of(kind).save(folder / f"run_{index}")
-            path = folder / f"{index}{suffix}"
-            outcome = call(main, folder / f"run_{index}", path, *flags)
-            assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
-
-    folder, _ = stored(f"pairs{suffix}", export)
-    return {kind: folder / f"{index}{suffix}" for index, kind in enumerate(KINDS)}
+def written_by(main, suffix: str, *flags: str) -> ExportedFiles:
+    """A file of each kind of matcher; `flags` are of the command `main`."""
+    return ExportedFiles("pairs", suffix, bundle_of, main, lambda kind: flags)

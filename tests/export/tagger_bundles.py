@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -10,9 +9,8 @@ from export.device.sentences import SentenceTokenizer
 from export.device.tags import TagDecoder
 from export.predictors.token_batches import read_tokenizer, sentence_windows, window_inputs
 from kmha.bundle.bundle import Bundle
-from tests.artifact_store import stored
+from tests.artifact_store import ExportedFiles
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
-from tests.command_runs import call
 
 WORDS = [sentence.split() for sentence in SENTENCES]
 # Unusual words, sentences without words, and sentences of several windows of 24 tokens.
@@ -29,6 +27,8 @@ EDGE_CASE_WORDS = [
 ]
 ROWS = [*WORDS, *EDGE_CASE_WORDS]
 KINDS = tuple(TAGGERS)
+# With spelling, context and linear path; the others are in the second stage.
+FIRST = ("spelt",)
 TEXTS = ["The old ferry, isn't it?", "渡轮七点离开旧港口。", "", "New Bread Street " * 20, b"caf\xe9 \xff"]
 
 
@@ -38,24 +38,16 @@ def predictions_of(kind: str) -> np.ndarray:
     return predictions_for(tagger_bundle(kind), ROWS)
 
 
-def written_by(main, suffix: str, flags: Sequence[Sequence[str]]) -> dict[str, Path]:
-    """A file of each kind of tagger, with attention, as an export's command writes it. Tests only read them.
+def written_by(main, suffix: str, flags: Sequence[Sequence[str]]) -> ExportedFiles:
+    """A file of each kind of tagger, with attention.
 
     Args:
-        main: The command.
+        main: The command of the export.
         suffix: Of the files.
         flags: More flags of each kind.
     """
-
-    def export(folder: Path) -> None:
-        for index, (kind, more) in enumerate(zip(KINDS, flags, strict=True)):
-            tagger_bundle(kind).save(folder / f"run_{index}")
-            path = folder / f"{index}{suffix}"
-            outcome = call(main, folder / f"run_{index}", path, "--attention", *more)
-            assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
-
-    folder, _ = stored(f"taggers{suffix}", export)
-    return {kind: folder / f"{index}{suffix}" for index, kind in enumerate(KINDS)}
+    more = dict(zip(KINDS, flags, strict=True))
+    return ExportedFiles("taggers", suffix, tagger_bundle, main, lambda kind: ("--attention", *more[kind]))
 
 
 def predictions_for(bundle: Bundle, rows) -> np.ndarray:

@@ -178,6 +178,7 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.second
 def test_correct_vectors_pass_and_are_reported(run, served):
     paths = [run / "m.tflite", run / "dynamic.tflite", run / "m.onnx", served["one label"]]
     outcome = call(verify, run / "run", *paths, "--data", run / "rows.csv")
@@ -208,6 +209,7 @@ def tampered(path: Path, folder: Path, factor: float) -> Path:
     return changed
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("factor", "message"),
     [(1.01, "vectors: expected numbers within 1e-04"), (float("nan"), "vectors: expected finite numbers")],

@@ -113,6 +113,7 @@ def test_a_broken_export_fails_and_its_layer_is_named(deep_run, tmp_path, kind, 
     as_expected(report, BREAKS[how][1])
 
 
+@pytest.mark.second
 def test_a_broken_export_of_each_format(deep, deep_run, tmp_path):
     """As the slow test, in one command; a correct export between broken ones passes."""
     correct, without = write(deep, "onnx", tmp_path), broken_copy("mask dropped", "tflite", tmp_path)

@@ -17,6 +17,7 @@ from tests.bundles import (
     make_pair_bundle,
     make_tagger_bundle,
 )
+from tests.stages import with_stages
 
 WORDS = [sentence.split() for sentence in SENTENCES]
 THIRD = Calibration((3.0,), (0.0,))
@@ -86,7 +87,8 @@ def test_an_adjusted_threshold_gives_the_same_decisions(logit, threshold, temper
 
 
 @pytest.mark.parametrize(
-    ("kind", "temperature"), [("spelt", 0.4), ("spelt", 3.0), ("no scheme", 3.0), ("characters", 0.4)]
+    ("kind", "temperature"),
+    with_stages([("spelt", 0.4), ("spelt", 3.0), ("no scheme", 3.0), ("characters", 0.4)], [("spelt", 0.4)]),
 )
 def test_the_best_path_and_the_forbidden_tags_do_not_change(kind, temperature):
     bundle = make_tagger_bundle(**TAGGERS[kind])

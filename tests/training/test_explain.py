@@ -21,6 +21,7 @@ from tests.bundles import (
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import KINDS as PAIR_KINDS
 from tests.export.pair_bundles import bundle_of
+from tests.stages import with_stages
 from training.explain import main
 
 A, B = "The old ferry, isn't it?", "渡轮七点 old ferries"
@@ -188,6 +189,7 @@ def test_windows_split_the_ngrams_of_tokens_that_two_windows_have():
     np.testing.assert_allclose(shares + part.bias, part.logit, atol=1e-5)
 
 
+@pytest.mark.second
 def test_each_window_has_its_own_sequence(tmp_path):
     bundle = make_bundle(windows=WINDOWS)
     bundle.save(tmp_path / "run")
@@ -236,7 +238,7 @@ def test_one_window_is_explained_as_without_windows():
 
 
 @pytest.mark.second
-@pytest.mark.parametrize("kind", PAIR_KINDS)
+@pytest.mark.parametrize("kind", with_stages(PAIR_KINDS, ["cross", "bi"]))
 def test_a_matcher_is_explained(runs, tmp_path, kind):
     folder, bundles = runs
     outcome = call(main, folder / kind, A, B, "--out", tmp_path / "page.html", "--draws", "3")
@@ -259,6 +261,7 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
     assert set(found["words"]) >= {"The", "old", "渡"}
 
 
+@pytest.mark.second
 def test_symmetric_models_add_the_gradients_of_both_orders():
     """Swapping the texts of a symmetric model swaps their gradients."""
     from training.explanation.bundle_explainer import BundleTextModel
@@ -289,7 +292,7 @@ def test_a_tagger_is_explained_in_the_window_of_the_word(runs, tmp_path):
     assert any("window" in note for note in data["notes"])
 
 
-@pytest.mark.parametrize("kind", ["one", "tags"])
+@pytest.mark.parametrize("kind", with_stages(["one", "tags"], ["one"]))
 def test_many_rows_are_tested(runs, tmp_path, kind):
     folder, _ = runs
     if kind == "one":

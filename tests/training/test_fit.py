@@ -141,6 +141,7 @@ def test_the_written_settings_run_the_same_job_with_the_same_result(news_run, tm
     assert before.replace(str(news_run.folder), "") == after.replace(str(tmp_path / "again"), "")
 
 
+@pytest.mark.second
 def test_each_epoch_leaves_out_other_tokens_of_the_training_texts(news_run, tmp_path, monkeypatch):
     read: dict[tuple[int, ...], list] = {}
     batch = ShortenedSource.batch

@@ -141,6 +141,7 @@ def test_only_verbose_fits_show_progress(capsys):
     assert "54 training, 6 validation" in capsys.readouterr().err
 
 
+@pytest.mark.second
 def test_a_grid_is_searched_in_a_pipeline():
     pipeline = make_pipeline(FunctionTransformer(np.char.upper), linear())
     grid = {"kmhaclassifier__text__lower_case": [True, False]}

@@ -250,9 +250,8 @@ class MaskedSource(Source):
     def dataset(self, plans: Sequence[MaskedPlan]) -> tf.data.Dataset:
         """See `Source`; tokens are masked in the graph."""
         batches = one_pass((self._whole(plan) for plan in plans), self._unmasked)
-        return batches.map(
-            tf.autograph.experimental.do_not_convert(self._mask), num_parallel_calls=2, deterministic=True
-        ).prefetch(4)
+        # Traced once, not in each epoch.
+        return batches.map(self._masked, num_parallel_calls=2, deterministic=True).prefetch(4)
 
     def _whole(self, plan: MaskedPlan) -> dict[str, np.ndarray]:
         """A batch before masking, with the seed of each row and the number of mask slots per row."""

@@ -109,6 +109,7 @@ def test_other_encoders_and_opsets(tmp_path, opset, encoder):
     assert [output.name for output in model.graph.output] == ["probabilities"]
 
 
+@pytest.mark.second
 def test_quantized_weights_are_integers(tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=128, ngram_buckets=1009)
     write_onnx(bundle, tmp_path / "float.onnx")

@@ -13,12 +13,21 @@ from export.onnx.write import convert, with_8_bit_kernels, write_onnx
 from kmha.errors import InputError
 from tests.bundles import PAIRS
 from tests.export.conftest import unbounded
-from tests.export.pair_bundles import KINDS, ROWS, bundle_of, many_classes, predictions_of, written_by
+from tests.export.pair_bundles import (
+    FIRST,
+    KINDS,
+    ROWS,
+    bundle_of,
+    many_classes,
+    predictions_of,
+    written_by,
+)
+from tests.stages import with_stages
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +81,7 @@ def test_the_interface_with_one_tokenizer(files):
     ]
 
 
+@pytest.mark.second
 def test_the_interface_with_two_tokenizers(files):
     loaded = session(files["two ways"])
     inputs = [given.name for given in loaded.get_inputs()]
@@ -106,20 +116,25 @@ def test_vectors_of_the_bi_form_give_its_scores(files):
     np.testing.assert_allclose(bundle.model.probabilities(logits), scores, atol=1e-5)
 
 
-def test_the_metadata_describes_the_outputs(files):
-    def metadata(kind):
-        values = session(files[kind]).get_modelmeta().custom_metadata_map
-        return {name: json.loads(value) for name, value in values.items() if name != "versions"}
+def metadata_of(path):
+    values = session(path).get_modelmeta().custom_metadata_map
+    return {name: json.loads(value) for name, value in values.items() if name != "versions"}
 
+
+def test_the_metadata_describes_the_outputs(files):
     size = len(bundle_of("cross").preprocessor.parts[0].vocabulary)
-    assert metadata("cross") == {
+    assert metadata_of(files["cross"]) == {
         "labels": ["score"],
         "task": "match",
         "target": "binary",
         "threshold": 0.5,
         "granularities": {"wordpiece": {"max_length": 24, "vocabulary_size": size}},
     }
-    graded, classes = metadata("two ways"), metadata("joint")
+
+
+@pytest.mark.second
+def test_the_metadata_of_scores_and_classes(files):
+    graded, classes = metadata_of(files["two ways"]), metadata_of(files["joint"])
     assert (graded["target"], graded["threshold"]) == ("graded", None)
     assert list(graded["granularities"]) == ["wordpiece", "char"]
     assert (classes["target"], classes["labels"]) == ("classes", ["no", "perhaps", "yes"])
@@ -136,6 +151,7 @@ def test_quantized_weights_are_integers(tmp_path):
     assert np.abs(predictor.probabilities(ROWS) - predictions_of("cross")).max() < 0.1
 
 
+@pytest.mark.second
 def test_the_head_is_not_quantized(monkeypatch):
     monkeypatch.setattr(write, "FEWEST_8_BIT", 1)
     model = with_8_bit_kernels(convert(many_classes(), 17), PAIR_FLOAT_LAYERS)
@@ -145,6 +161,7 @@ def test_the_head_is_not_quantized(monkeypatch):
     assert sum(node.op_type == "DequantizeLinear" for node in model.graph.node) > 3
 
 
+@pytest.mark.second
 def test_the_predictor_reports_its_ids_of_pairs(files):
     bundle, predictor = bundle_of("two ways"), read(files["two ways"])
     facts = predictor.facts()
@@ -166,4 +183,4 @@ def test_rows_that_are_not_pairs_are_rejected(files, rows, message):
 
 
 def test_no_rows_give_no_predictions(files):
-    assert read(files["joint"]).probabilities([]).shape == (0, 3)
+    assert read(files["cross"]).probabilities([]).shape == (0, 1)

@@ -14,6 +14,7 @@ from tests.bundles import make_tagger_bundle, tagger_bundle
 from tests.command_runs import run_script
 from tests.export.conftest import unbounded
 from tests.export.tagger_bundles import (
+    FIRST,
     KINDS,
     ROWS,
     TEXTS,
@@ -25,6 +26,7 @@ from tests.export.tagger_bundles import (
     predictions_of,
     written_by,
 )
+from tests.stages import with_stages
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -37,7 +39,7 @@ from export.onnx.predictor import read
 print(json.dumps(read(Path(sys.argv[1])).probabilities([["bread"] * 40, "old ferry"]).tolist()))
 """
 OPSETS = (17, 13, 18)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +105,9 @@ def test_padding_and_batch_composition_change_no_prediction(files, kind):
 
 
 def test_scores_and_attention_are_those_of_the_model(files):
-    bundle = tagger_bundle("characters")
+    bundle = tagger_bundle("spelt")
     features = window_features(bundle, WORDS)
-    found = outputs_of(session(files["characters"]), features)
+    found = outputs_of(session(files["spelt"]), features)
     scores, weights = bundle.model(features, return_attention_weights=True, training=False)
     np.testing.assert_allclose(found["scores"], scores, atol=1e-4)
     np.testing.assert_allclose(found["attention"], np.stack(weights, axis=1), atol=1e-5)

@@ -9,6 +9,7 @@ from export.savedmodel.write import endpoints, serialized_example
 from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.savedmodel.test_endpoints import as_a_server_joins
+from tests.stages import with_stages
 
 # The longest edge cases are truncated anyway and only cost time here.
 SHORT = [text for text in EDGE_CASES if len(text) < 1000]
@@ -26,8 +27,12 @@ KINDS = {
     "bi": {"form": "bi", "share_weights": False},
     "joint": {"form": "joint", "symmetric": True, "target": "graded"},
 }
-every_kind = pytest.mark.parametrize("kind", KINDS)
-ranking_kind = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "classes"])
+# Traces of the others take most of the time; they are in the second stage.
+FIRST = ("cross", "bi")
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
+ranking_kind = pytest.mark.parametrize(
+    "kind", with_stages([kind for kind in KINDS if kind != "classes"], FIRST)
+)
 QUERY = TEXTS[1]
 CANDIDATES = [*SHORT, b"x" * 100_000, *(f"{text} {index}" for index, text in enumerate(TEXTS * 20))]
 
@@ -86,6 +91,7 @@ def test_pairs_are_predicted_as_by_the_bundle(kind):
     near(outputs["score"], expected[:, 0])
 
 
+@pytest.mark.second
 def test_the_threshold_is_the_bundles():
     bundle = make_pair_bundle()
     scores = bundle.probabilities(PAIRS)[:, 0]
@@ -96,7 +102,7 @@ def test_the_threshold_is_the_bundles():
     assert 0 < outputs["match"].numpy().sum() < len(PAIRS)
 
 
-@pytest.mark.parametrize("kind", ["cross", "symmetric"])
+@pytest.mark.parametrize("kind", with_stages(["cross", "symmetric"], FIRST))
 def test_token_ids_give_the_predictions_of_their_texts(kind):
     bundle = bundle_of(kind)
     found = signatures(kind)["predict_ids"](**{k: tf.constant(v) for k, v in ids(bundle, ALL).items()})
@@ -135,7 +141,7 @@ def test_columns_of_different_lengths_are_rejected_by_name(name):
         signatures("cross")[name](**given)
 
 
-@pytest.mark.parametrize("kind", ["cross", "symmetric"])
+@pytest.mark.parametrize("kind", with_stages(["cross", "symmetric"], FIRST))
 def test_batching_requests_changes_no_prediction(kind):
     bundle, requests = bundle_of(kind), [PAIRS[2:3], PAIRS[:2], PAIRS[4:5]]
     made = [ids(bundle, pairs) for pairs in requests]
@@ -250,7 +256,7 @@ def test_stored_vectors_are_ranked():
     assert none["order"].shape == none["scores"].shape == (0,)
 
 
-@pytest.mark.parametrize("kind", ["classes", "symmetric", "joint"])
+@pytest.mark.parametrize("kind", with_stages(["cross", "classes", "symmetric", "joint"], FIRST))
 def test_the_explanation_has_tokens_of_both_texts_and_all_attention(kind):
     bundle = bundle_of(kind)
     outputs = {name: each.numpy() for name, each in signatures(kind)["explain"](**columns(ALL)).items()}
@@ -278,6 +284,7 @@ def test_the_explanation_has_tokens_of_both_texts_and_all_attention(kind):
     assert not outputs
 
 
+@pytest.mark.second
 def test_examples_give_the_predictions_of_their_pairs():
     texts = [[t if isinstance(t, bytes) else t.encode() for t in pair] for pair in ALL]
     outputs = signatures("classes")["classify"](strings(serialized_example(*pair) for pair in texts))
@@ -288,17 +295,18 @@ def test_examples_give_the_predictions_of_their_pairs():
         signatures("classes")["classify"](strings([tf.train.Example().SerializeToString()]))
 
 
-def test_the_names_of_the_interface():
-    every = ["serving_default", "predict_text", "predict_ids", "explain"]
-    assert list(signatures("symmetric")) == list(signatures("joint")) == [*every, "rank"]
-    assert list(signatures("cross")) == [*every[:3], "predict_ids_xla", "explain", "rank"]
-    assert list(signatures("classes")) == [*every, "classify"]
-    assert list(signatures("bi")) == [
-        *(*every, "rank", "embed", "embed_ids"),
-        *("rank_vectors", "embed_query", "embed_query_ids"),
-    ]
+@every_kind
+def test_the_names_of_the_interface(kind):
+    of_kind = {
+        "cross": ["predict_ids_xla", "explain", "rank"],
+        "classes": ["explain", "classify"],
+        "bi": ["explain", "rank", "embed", "embed_ids", "rank_vectors", "embed_query", "embed_query_ids"],
+    }
+    every = ["serving_default", "predict_text", "predict_ids"]
+    assert list(signatures(kind)) == [*every, *of_kind.get(kind, ["explain", "rank"])]
 
 
+@pytest.mark.second
 def test_one_encoder_embeds_queries_and_candidates_alike():
     shared = MatcherEndpoints(make_pair_bundle(form="bi")).signatures()
     assert list(shared)[-4:] == ["rank", "embed", "embed_ids", "rank_vectors"]

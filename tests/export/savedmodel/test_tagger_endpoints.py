@@ -12,6 +12,7 @@ from kmha.features import MAX_WORDS
 from kmha.text.vocabulary import PADDING, START
 from kmha.text.words import Ragged
 from tests.bundles import EDGE_CASES, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
+from tests.stages import with_stages
 
 SHORT = [text for text in EDGE_CASES if len(text) < 1000]
 RAW = [*(text.encode() for text in (*SENTENCES, *TEXTS)), *SHORT, b"", b"old harbour. " * 150]
@@ -95,7 +96,7 @@ def check(bundle, outputs: dict[str, np.ndarray], sentences) -> None:
     assert outputs["labels"].shape == (len(sentences), len(bundle.labels))
 
 
-@pytest.mark.parametrize("kind", ["spelt", "characters"])
+@pytest.mark.parametrize("kind", with_stages(["spelt", "characters"], ["spelt"]))
 def test_texts_are_split_and_tagged_as_by_the_bundle(kind):
     bundle, outputs = tagger_bundle(kind), query_text(RAW, kind=kind)
     split = bundle.tagger.split(RAW)
@@ -111,7 +112,7 @@ def test_texts_are_split_and_tagged_as_by_the_bundle(kind):
     assert len(set(outputs["tags"].ravel())) > 2
 
 
-@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+@pytest.mark.parametrize("kind", with_stages(["spelt", "no scheme"], ["spelt"]))
 def test_words_are_tagged_as_by_the_bundle(kind):
     check(tagger_bundle(kind), query_words(WORDS, kind=kind), WORDS)
 
@@ -127,6 +128,7 @@ def test_batch_composition_and_padding_change_no_prediction():
         np.testing.assert_array_equal(filled[name], values)
 
 
+@pytest.mark.second
 def test_chunks_of_windows_and_sentences_change_no_prediction(monkeypatch):
     monkeypatch.setattr("export.savedmodel.tagger_endpoints.BATCH_TOKENS", 50)
     monkeypatch.setattr("export.savedmodel.tagger_endpoints.BATCH_WORDS", 50)
@@ -186,7 +188,7 @@ def test_the_best_path_is_valid_in_its_scheme():
     assert bundle.model.scheme == "bio" and any(tag.startswith(b"I-") for tag in tags.ravel())
 
 
-@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+@pytest.mark.parametrize("kind", with_stages(["spelt", "no scheme"], ["spelt"]))
 def test_ids_are_scored_as_their_words_and_stitch_to_whole_sentences(kind):
     bundle = tagger_bundle(kind)
     features, counts = ids_of(bundle, WORDS)
@@ -203,6 +205,7 @@ def test_ids_are_scored_as_their_words_and_stitch_to_whole_sentences(kind):
         np.testing.assert_allclose(outputs["probabilities"][row, :count], expected.probabilities, atol=1e-5)
 
 
+@pytest.mark.second
 def test_the_compiled_signature_gives_the_same_predictions():
     features, _ = ids_of(tagger_bundle(), WORDS[:3])
     compiled = query_ids(features, "predict_ids_xla")
@@ -264,7 +267,7 @@ def test_a_signature_rejects_wrong_ids_too():
         query_ids({**features, "word_starts": features["word_starts"] - 2})
 
 
-@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+@pytest.mark.parametrize("kind", with_stages(["spelt", "no scheme"], ["spelt"]))
 def test_batching_requests_changes_no_prediction(kind):
     """Padding repeats the first value of a tensor; see `tests.export.savedmodel.test_endpoints.as_a_server_joins`."""
     bundle = tagger_bundle(kind)

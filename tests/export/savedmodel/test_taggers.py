@@ -141,6 +141,7 @@ def test_a_server_without_batching_is_configured_for_explanations(served, tmp_pa
     assert "add a server without batching, the signature explain needs it" in capsys.readouterr().err
 
 
+@pytest.mark.second
 def test_a_signature_is_loaded_by_name(served):
     predict = load_savedmodel(served, "predict_words")
     outputs = predict(words=[["old", "harbour"]], num_words=[2])

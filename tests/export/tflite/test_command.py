@@ -28,6 +28,7 @@ from tests.bundles import (
 )
 from tests.command_runs import call, run_script
 from tests.export.conftest import BUNDLES, unbounded
+from tests.stages import with_stages
 
 ALL = [*TEXTS, *EDGE_CASES]
 FACTS = {"ops": {}, "lengths": [24], "labels": None}
@@ -71,7 +72,7 @@ def test_texts_are_predicted_as_by_the_run(kind, tflite_files):
     assert path.with_suffix(".labels.txt").read_text("utf-8").splitlines() == bundle.labels
 
 
-@pytest.mark.parametrize("tokenization", ["word", "char"])
+@pytest.mark.parametrize("tokenization", with_stages(["word", "char"], ["char"]))
 def test_other_tokenizations_and_any_length(tokenization, tmp_path):
     bundle = make_bundle(tokenization=tokenization, norm="post", num_segments=2)
     write_tflite(bundle, tmp_path / "m.tflite", [None])
@@ -104,7 +105,7 @@ def test_the_interface_has_the_names_of_the_features(exported):
     assert outputs == {"probabilities": (np.float32, [1, 3])}
 
 
-@pytest.mark.parametrize("length", [24, None])
+@pytest.mark.parametrize("length", with_stages([24, None], [24]))
 def test_attention_is_returned_on_request(length, tmp_path):
     bundle = make_bundle(num_layers=2)
     write_tflite(bundle, tmp_path / "m.tflite", [length], with_attention=True)
@@ -118,7 +119,12 @@ def test_attention_is_returned_on_request(length, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("quantize", "size", "tolerance"), [("float16", 0.6, 5e-3), ("dynamic", 0.45, 0.1), ("int8", 0.45, 0.1)]
+    ("quantize", "size", "tolerance"),
+    [
+        pytest.param("float16", 0.6, 5e-3, marks=pytest.mark.second),
+        ("dynamic", 0.45, 0.1),
+        ("int8", 0.45, 0.1),
+    ],
 )
 def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size, tolerance, tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
@@ -132,6 +138,7 @@ def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size
     assert 0 < difference.max() < 2 * tolerance
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
 def test_texts_without_known_ngrams_are_finite(tmp_path, quantize):
     bundle = make_linear_bundle(multi_label=True)
@@ -156,6 +163,7 @@ def test_int8_computes_products_with_weights_in_integers():
     assert len(attention) == 8 and set(attention) == {schema.TensorType.FLOAT32}
 
 
+@pytest.mark.second
 def test_int8_leaves_layers_with_a_wide_range_in_float(tmp_path, monkeypatch):
     """As in the second feed-forward layer of BERT: one output has a large offset, and the others decide."""
     bundle = make_bundle(hidden_dim=32, intermediate_dim=64, norm="post", ngram_buckets=0)
@@ -205,6 +213,7 @@ def test_a_hint_is_logged_when_the_sample_has_training_texts(tmp_path, quantize,
     assert (hint in outcome.err) == is_logged
 
 
+@pytest.mark.second
 def test_large_weights_that_no_text_uses_do_not_change_8_bit_predictions(tmp_path):
     bundle = make_outlier_bundle()
     with unbounded():
@@ -324,7 +333,7 @@ def test_an_export_that_verify_would_fail_is_not_published(
     assert out.read_bytes() == b"earlier" and [each.name for each in tmp_path.iterdir()] == ["m.tflite"]
 
 
-@pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
+@pytest.mark.parametrize("quantize", with_stages(["float16", "dynamic", "int8"], ["dynamic"]))
 def test_signatures_of_quantized_models_share_the_weights(quantize):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=5003)
     one, two = (len(convert(bundle, lengths, quantize)) for lengths in ([24], [8, 16, 24]))

@@ -9,10 +9,20 @@ from export.tflite.metadata import has_metadata
 from export.tflite.predictor import load_tflite, read
 from export.tflite.write import check_ops, convert, new_interpreter, write_tflite
 from kmha.errors import InputError
+from tests.artifact_store import RUN
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, run_script
 from tests.export.conftest import unbounded
-from tests.export.pair_bundles import KINDS, ROWS, bundle_of, many_classes, predictions_of, written_by
+from tests.export.pair_bundles import (
+    FIRST,
+    KINDS,
+    ROWS,
+    bundle_of,
+    many_classes,
+    predictions_of,
+    written_by,
+)
+from tests.stages import with_stages
 
 DEVICE = """
 import sys
@@ -20,7 +30,7 @@ sys.modules["tensorflow"] = sys.modules["keras"] = None
 from export.tflite.predictor import load_tflite
 print(load_tflite(sys.argv[1])([("old bread", "new bread")])[0, 0])
 """
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +85,7 @@ def test_any_length_and_several_lengths(tmp_path):
     assert predictor.facts()["lengths"] == [8, 24] and predictor.facts()["quantization"] == "none"
 
 
+@pytest.mark.second
 def test_long_texts_are_truncated_between_the_special_tokens(tmp_path):
     bundle = bundle_of("bi")
     write_tflite(bundle, tmp_path / "m.tflite", [8])
@@ -110,6 +121,7 @@ def test_quantized_models_predict_nearly_the_same(quantize, tolerance, tmp_path)
     assert 0 < difference.max() < tolerance
 
 
+@pytest.mark.second
 def test_int8_leaves_the_comparison_in_floating_point_and_shares_tables():
     from ai_edge_litert import schema_py_generated as schema
 
@@ -133,6 +145,7 @@ def test_int8_leaves_the_comparison_in_floating_point_and_shares_tables():
     assert len(tables[size, 16]) == 1
 
 
+@pytest.mark.second
 def test_dynamic_leaves_the_head_in_float():
     """It adds up vectors and shares of overlap, which have no common scale."""
     from ai_edge_litert import schema_py_generated as schema
@@ -164,7 +177,7 @@ def test_no_metadata_of_mediapipe_is_written_for_pairs(files):
 
 
 def test_a_file_of_strings_is_rejected(files, tmp_path):
-    run = files["cross"].with_name("run_0")
+    run = files["cross"].with_name(RUN)
     outcome = call(main, run, tmp_path / "m.tflite", "--with-tokenizer")
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err == "error: --with-tokenizer: expected a run of single texts, got one of pairs\n"

@@ -13,10 +13,12 @@ from export.tflite.predictor import load_tflite, read
 from export.tflite.write import check_ops, new_interpreter, write_tflite
 from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
+from tests.artifact_store import RUN
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, run_script
 from tests.export.conftest import unbounded
 from tests.export.tagger_bundles import (
+    FIRST,
     KINDS,
     ROWS,
     TEXTS,
@@ -29,6 +31,7 @@ from tests.export.tagger_bundles import (
     predictions_of,
     written_by,
 )
+from tests.stages import with_stages
 
 DEVICE = """
 import json, sys
@@ -36,7 +39,7 @@ sys.modules["tensorflow"] = sys.modules["keras"] = None
 from export.tflite.predictor import load_tflite
 print(json.dumps(load_tflite(sys.argv[1])([["bread"] * 40, "old ferry"]).tolist()))
 """
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,7 @@ def test_several_lengths(tmp_path):
     assert predictor.sentences and predictor.num_texts == 1
 
 
+@pytest.mark.second
 def test_a_short_length_reads_shorter_windows(tmp_path):
     bundle = tagger_bundle("spelt")
     write_tflite(bundle, tmp_path / "m.tflite", [9])
@@ -169,7 +173,7 @@ def test_a_file_runs_without_tensorflow(files):
     ],
 )
 def test_impossible_options_of_a_tagger_are_rejected_in_one_line(files, flags, message, tmp_path):
-    outcome = call(main, files["spelt"].with_name("run_0"), tmp_path / "m.tflite", *flags)
+    outcome = call(main, files["spelt"].with_name(RUN), tmp_path / "m.tflite", *flags)
     assert (outcome.status, outcome.out, outcome.err) == (2, "", f"error: {message}\n")
     assert not list(tmp_path.iterdir())
 

@@ -276,6 +276,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.second
 def test_a_forked_child_is_an_error_and_does_not_wait_forever(tmp_path):
     one_label_bundle().save(tmp_path / "run")
     (tmp_path / "script.py").write_text(IN_A_FORK)

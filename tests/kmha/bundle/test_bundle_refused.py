@@ -270,6 +270,7 @@ def test_a_pipe_in_place_of_a_file_is_rejected(saved, name):
     assert f"expected the bundle's file {name}" in refused(saved)
 
 
+@pytest.mark.second
 def test_a_run_that_is_replaced_while_it_is_loaded_is_one_run_or_an_error(tmp_path):
     """Two runs of other weights and vocabularies are moved to the same path in turn."""
     first, second = one_label_bundle(), make_bundle(tokenization="word")

@@ -63,6 +63,7 @@ def test_each_granularity_has_a_separate_vocabulary(two_vocabularies):
     assert set(manifest["files"]) == {"model.keras", "sample.jsonl", "vocab.txt", "vocab.wordpiece.txt"}
 
 
+@pytest.mark.second
 def test_other_pairs_in_the_batch_never_change_a_prediction(two_vocabularies, monkeypatch):
     bundle, _ = two_vocabularies
     pairs = [*PAIRS[2:5], ("", ""), ("old", "bread " * 40), ("bread " * 40, "")]

@@ -396,6 +396,7 @@ def test_the_same_seed_gives_the_same_weights_in_another_process(tmp_path):
     assert distance(saved(tmp_path), weights_of(loop.model)) == 0
 
 
+@pytest.mark.second
 def test_two_replicas_resume_to_the_weights_of_one(tmp_path):
     done = run_worker(tmp_path, strategy="mirrored", stop_at=7, dropout=0.0)
     assert done["before_stop"] == 7

@@ -261,6 +261,7 @@ def check(calibrated: dict, plain: dict, predictions_of) -> None:
     assert predictions_of(calibrated["bundle"]) == predictions_of(plain["bundle"])
 
 
+@pytest.mark.second
 def test_calibrated_fit_has_the_same_predictions_from_one_pass_over_the_test_rows(tmp_path, monkeypatch):
     outputs, passes = Evaluator._outputs, []
 

@@ -63,6 +63,7 @@ def test_a_gradient_is_the_slope_of_the_loss(kind, tmp_path):
             assert reported == pytest.approx(abs(ends[0] - ends[1]) / (2 * step), rel=0.05, abs=2e-3)
 
 
+@pytest.mark.second
 def test_rows_are_measured_alone_and_unknown_labels_are_ignored(tmp_path):
     bundle = KINDS["one label"]()
     rows = rows_of(bundle, tmp_path, 4)

@@ -78,6 +78,7 @@ def _weights_after(batches, **options) -> list[np.ndarray]:
     return [variable.numpy() for variable in trainable(model)] + [np.array([s["weight"] for s in sums])]
 
 
+@pytest.mark.second
 def test_shards_reach_the_weights_of_whole_batches():
     """Rows of tables repeat from one share to the next; the last rows only fill up."""
     rng = np.random.default_rng(0)

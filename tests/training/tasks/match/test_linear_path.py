@@ -57,6 +57,7 @@ def test_the_graph_has_the_logits_of_the_fit(inputs, target, symmetric, monkeypa
     )
 
 
+@pytest.mark.second
 def test_a_refit_has_all_rows_and_the_same_features(inputs):
     path, source = fit(inputs, "binary", rows=np.arange(0, ROWS, 2))
     _, other = fit(inputs, "binary", rows=np.arange(1, ROWS, 2))
