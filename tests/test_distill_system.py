@@ -192,6 +192,7 @@ def test_invalid_teachers_are_refused(folder, monkeypatch):
         assert refused(folder, fit, *arguments).startswith(message), arguments
 
 
+@pytest.mark.second
 def test_pruned_vocabulary_has_the_tokens_of_the_rows(folder, tmp_path):
     flags = [
         *data_flags(folder),

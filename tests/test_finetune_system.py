@@ -75,6 +75,7 @@ def test_a_linear_path_without_a_gain_is_left_out(checkpoint, tmp_path, monkeypa
     assert scores.status == 0, scores.err
 
 
+@pytest.mark.second
 def test_frozen_blocks_equal_the_checkpoint_and_others_differ(checkpoint, tmp_path):
     fitted(checkpoint, tmp_path, "classify", "--finetune.frozen-layers=1", "--optimizer.learning-rate=0.01")
     before, after = weights_of(checkpoint), weights_of(tmp_path / "run")

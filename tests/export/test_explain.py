@@ -10,6 +10,7 @@ from export.explain import main
 from tests.bundles import TEXTS as SAMPLE
 from tests.bundles import make_linear_bundle, one_label_bundle, pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
+from tests.stages import with_stages
 from training.explanation.attributions import join_word_pieces
 from training.explanation.bundle_explainer import BundleTagModel, BundleTextModel
 from training.explanation.explainer import explain_tag, explain_text
@@ -53,7 +54,7 @@ def test_the_explanation_equals_that_of_the_run(folders, tmp_path, kind):
     assert any("has no gradients" in note for note in data["notes"])
 
 
-@pytest.mark.parametrize("with_encoder", [True, False])
+@pytest.mark.parametrize("with_encoder", with_stages([True, False], [False]))
 def test_a_linear_path_is_explained_as_by_the_run(tmp_path, with_encoder):
     from export.savedmodel.write import write_savedmodel
 

@@ -6,6 +6,7 @@ import pytest
 
 from kmha.layers import MultiHeadAttention
 from tests.command_runs import clean_environment, run_script
+from tests.stages import with_stages
 
 # Keras imports no TensorFlow on this backend.
 NUMPY = {"KERAS_BACKEND": "numpy", "PYTHONWARNINGS": "ignore"}
@@ -30,12 +31,15 @@ def test_the_package_is_light():
 
 @pytest.mark.parametrize(
     "imports",
-    [
-        "import kmha; import keras",
-        "import keras; import kmha",
-        "from kmha.layers.attention import MultiHeadAttention; import keras",
-        "import kmha; kmha.models.TextClassifier, kmha.layers.CRF; import keras",
-    ],
+    with_stages(
+        [
+            "import kmha; import keras",
+            "import keras; import kmha",
+            "from kmha.layers.attention import MultiHeadAttention; import keras",
+            "import kmha; kmha.models.TextClassifier, kmha.layers.CRF; import keras",
+        ],
+        ["import kmha; import keras", "import keras; import kmha"],
+    ),
 )
 def test_a_model_of_our_layers_loads_in_every_order_of_imports(imports, saved_model):
     path, expected = saved_model

@@ -177,6 +177,7 @@ def test_gradients_do_not_include_the_linear_path():
     np.testing.assert_allclose(before["tokens"], after["tokens"], atol=1e-6)
 
 
+@pytest.mark.second
 def test_windows_split_the_ngrams_of_tokens_that_two_windows_have():
     from training.explanation.bundle_explainer import BundleTextModel
     from training.explanation.explainer import explain_text

@@ -60,6 +60,7 @@ def test_heads_are_measured_without_changing_the_run(news_run):
     assert after == before
 
 
+@pytest.mark.second
 def test_a_pruned_run_is_smaller_and_has_its_measurements(news_run, pruned):
     folder, outcome = pruned
     assert outcome.status == 0, outcome.err

@@ -163,6 +163,7 @@ def test_wrong_numbers_of_words_are_rejected(num_words, message):
         signature("predict_words")(tf.constant([["a", "b"], ["c", "d"]]), tf.constant(num_words))
 
 
+@pytest.mark.second
 def test_no_texts_and_texts_without_words_are_predicted():
     assert {value.shape[:2] for name, value in query_text([]).items() if value.ndim > 1} == {(0, 1), (0, 5)}
     assert query_text([b"", b" \n"])["num_words"].tolist() == [0, 0]

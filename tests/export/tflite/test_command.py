@@ -202,6 +202,7 @@ def test_int8_of_a_pretrained_encoder_with_few_labels_is_rejected(tmp_path):
     )
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("quantize", "is_logged"), [("dynamic", True), ("none", False)])
 def test_a_hint_is_logged_when_the_sample_has_training_texts(tmp_path, quantize, is_logged):
     bundle = make_bundle()

@@ -87,6 +87,7 @@ def test_every_tokenization_is_saved(tmp_path, tokenization):
     np.testing.assert_array_equal(Bundle.load(tmp_path).probabilities(TEXTS), made.probabilities(TEXTS))
 
 
+@pytest.mark.second
 def test_a_new_process_without_the_training_code_gives_the_same_predictions(saved):
     texts = [
         text.decode("utf-8", "replace") for text in (*EDGE_CASES[:13], *(text.encode() for text in TEXTS))

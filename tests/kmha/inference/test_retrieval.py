@@ -23,6 +23,7 @@ from tests.bundles import (
     several_label_bundle,
     tagger_bundle,
 )
+from tests.stages import with_stages
 
 
 @functools.cache
@@ -74,7 +75,7 @@ def test_a_classifier_vector_is_the_input_of_its_head(norm, pooling):
         np.testing.assert_allclose(logits, bundle.model(features).numpy()[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", TAGGERS)
+@pytest.mark.parametrize("kind", with_stages(TAGGERS, ["spelt"]))
 def test_a_tagger_vector_is_the_mean_of_its_tokens(kind):
     bundle = tagger_bundle(kind)
     preprocessor, read = bundle.preprocessor, TextVectors(bundle)

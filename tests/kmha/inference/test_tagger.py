@@ -15,8 +15,9 @@ from kmha.features import MAX_WORDS
 from kmha.layers.crf import decode
 from kmha.tags import broken_words
 from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, tagger_bundle
+from tests.stages import with_stages
 
-every_kind = pytest.mark.parametrize("kind", TAGGERS)
+every_kind = pytest.mark.parametrize("kind", with_stages(TAGGERS, ["spelt"]))
 SENTENCES = [text.split() for text in TEXTS if text.split()]
 # Sentences of several windows: a window has at most 22 tokens.
 LONG = [word for sentence in SENTENCES for word in sentence] * 3

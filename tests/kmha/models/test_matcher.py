@@ -14,6 +14,7 @@ from kmha.models.matcher import TextMatcher
 from tests.kmha.models.tiny_features import V
 from tests.kmha.models.tiny_pairs import (
     BI,
+    FIRST,
     JOINT,
     LENGTH,
     MATCHERS,
@@ -30,11 +31,12 @@ from tests.kmha.models.tiny_pairs import (
     text,
 )
 from tests.layer_checks import fill_weights, to_numpy
+from tests.stages import with_stages
 from training.tasks.match.initialization import COSINE_SCALE, head_bases, set_linear_head
 
-every_matcher = pytest.mark.parametrize("name", MATCHERS)
+every_matcher = pytest.mark.parametrize("name", with_stages(MATCHERS, FIRST))
 every_bi = pytest.mark.parametrize("name", BI)
-apart = pytest.mark.parametrize("name", [name for name in MATCHERS if name not in JOINT])
+apart = pytest.mark.parametrize("name", with_stages([name for name in MATCHERS if name not in JOINT], FIRST))
 
 
 @every_matcher
@@ -129,7 +131,9 @@ def test_the_head_sees_both_vectors_compared_and_the_shares(name):
     np.testing.assert_allclose(to_numpy(model(features)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cross, two granularities", "cross, symmetric", "joint"])
+@pytest.mark.parametrize(
+    "name", with_stages(["cross, two granularities", "cross, symmetric", "joint"], FIRST)
+)
 def test_the_head_is_initialized_from_the_shares(name):
     model = new_matcher(name)
     model.build()
@@ -149,7 +153,9 @@ def test_the_head_is_initialized_from_the_shares(name):
     np.testing.assert_allclose(to_numpy(model(features, training=True)), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in MATCHERS if name.endswith("granularities")])
+@pytest.mark.parametrize(
+    "name", with_stages([name for name in MATCHERS if name.endswith("granularities")], FIRST)
+)
 def test_every_granularity_influences_the_score(name):
     model, score = matcher(name), in_graph(name)
     features = pair_features(model, A, B)

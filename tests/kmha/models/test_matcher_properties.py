@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.kmha.models.tiny_features import V
 from tests.kmha.models.tiny_pairs import (
+    FIRST,
     FIRST_WORD,
     LENGTH,
     MATCHERS,
@@ -21,9 +22,10 @@ from tests.kmha.models.tiny_pairs import (
     text,
 )
 from tests.layer_checks import to_numpy
+from tests.stages import with_stages
 
-every_matcher = pytest.mark.parametrize("name", MATCHERS)
-every_symmetric = pytest.mark.parametrize("name", SYMMETRIC)
+every_matcher = pytest.mark.parametrize("name", with_stages(MATCHERS, FIRST))
+every_symmetric = pytest.mark.parametrize("name", with_stages(SYMMETRIC, FIRST))
 # With unknown words. Few different tokens, so that texts share some.
 words = st.lists(st.sampled_from([1, *range(FIRST_WORD, FIRST_WORD + 6)]), max_size=LENGTH - 2)
 texts = words.map(lambda ids: text(*ids))

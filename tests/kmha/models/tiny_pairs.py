@@ -63,6 +63,9 @@ MATCHERS: dict[str, dict[str, Any]] = {
         "pooling": "cls",
     },
 }
+# What others test too, and takes the most time, is in the second stage.
+SECOND = ("cross, two granularities", "cross, symmetric", "cross, no rounds", "joint, two granularities")
+FIRST = [name for name in MATCHERS if name not in SECOND]
 SYMMETRIC = [name for name, options in MATCHERS.items() if options.get("symmetric")]
 JOINT = [name for name, options in MATCHERS.items() if options.get("form") == "joint"]
 BI = [name for name, options in MATCHERS.items() if options.get("form") == "bi"]
