@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Its handler writes the log to stderr, for tests of modules that do not import it.
+import training.cli.parser  # noqa: F401
 from tests.artifact_store import remove_outdated, stored_call
 from tests.command_runs import NO_DROPOUT, TINY, Outcome, news_rows, topic_rows, write_csv
 from tests.pair_rows import ranking_rows
