@@ -40,7 +40,7 @@ FAULTS = (
     Fault(
         "a mask dropped",
         "kmha/layers/attention.py",
-        'attended = _softmax(scores + mask_bias(ops.expand_dims(ops.cast(_as_3d(mask), "bool"), 1)))',
+        "attended = _softmax(scores + mask_bias(mask))",
         "attended = _softmax(scores)",
         "tests/kmha/layers/test_attention.py",
     ),
@@ -117,8 +117,8 @@ FAULTS = (
     Fault(
         "an overwritten run folder",
         "training/io/disk.py",
-        "if final.exists() and not overwrite:",
-        "if False:",
+        "    if overwrite:\n",
+        "    if True:\n",
         "tests/training/io/test_disk.py",
     ),
 )
