@@ -98,6 +98,16 @@ def test_the_dataset_equals_the_batches(tokens, packed):
         )
 
 
+def test_masking_is_traced_once_for_all_epochs(tokens, monkeypatch):
+    traces = []
+    masked = MaskedSource._mask
+    monkeypatch.setattr(MaskedSource, "_mask", lambda self, whole: traces.append(1) or masked(self, whole))
+    source = source_of(tokens)
+    for epoch in range(3):
+        assert len(list(source.dataset(epoch_plans(source, source.buckets([], 2), SETTINGS, epoch)))) > 1
+    assert len(traces) == 1
+
+
 def test_masks_of_evaluated_rows_do_not_depend_on_the_batches(tokens):
     source = source_of(tokens)
 
