@@ -1,5 +1,5 @@
 # make fit     environment, then train on the sample reviews; ARGS="--config examples/news.toml" for another job
-# make test    environment, then the tests (about half an hour on two cores); ARGS="tests/kmha -k pooling" for a few
+# make test    environment, then the tests (about a quarter of an hour on two cores); ARGS="tests/kmha -k pooling" for a few
 # make test-all  the tests and the second stage: layers on JAX, commands of the pages, worker processes, clients
 # make test-slow  tests that take minutes each
 # make soak    kills, full disks, damaged and hostile files, an hour's worth of steps and of requests; ARGS="-k kill"
