@@ -239,7 +239,7 @@ def test_one_window_is_explained_as_without_windows():
 
 
 @pytest.mark.second
-@pytest.mark.parametrize("kind", with_stages(PAIR_KINDS, ["cross", "bi"]))
+@pytest.mark.parametrize("kind", PAIR_KINDS)
 def test_a_matcher_is_explained(runs, tmp_path, kind):
     folder, bundles = runs
     outcome = call(main, folder / kind, A, B, "--out", tmp_path / "page.html", "--draws", "3")

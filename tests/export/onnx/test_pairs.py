@@ -182,5 +182,6 @@ def test_rows_that_are_not_pairs_are_rejected(files, rows, message):
         read(files["cross"]).probabilities(rows)
 
 
-def test_no_rows_give_no_predictions(files):
-    assert read(files["cross"]).probabilities([]).shape == (0, 1)
+@pytest.mark.parametrize(("kind", "outputs"), with_stages([("cross", 1), ("joint", 3)], [("cross", 1)]))
+def test_no_rows_give_no_predictions(files, kind, outputs):
+    assert read(files[kind]).probabilities([]).shape == (0, outputs)

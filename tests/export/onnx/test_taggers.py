@@ -104,10 +104,11 @@ def test_padding_and_batch_composition_change_no_prediction(files, kind):
         begin += len(count)
 
 
-def test_scores_and_attention_are_those_of_the_model(files):
-    bundle = tagger_bundle("spelt")
+@pytest.mark.parametrize("kind", with_stages(["spelt", "characters"], FIRST))
+def test_scores_and_attention_are_those_of_the_model(files, kind):
+    bundle = tagger_bundle(kind)
     features = window_features(bundle, WORDS)
-    found = outputs_of(session(files["spelt"]), features)
+    found = outputs_of(session(files[kind]), features)
     scores, weights = bundle.model(features, return_attention_weights=True, training=False)
     np.testing.assert_allclose(found["scores"], scores, atol=1e-4)
     np.testing.assert_allclose(found["attention"], np.stack(weights, axis=1), atol=1e-5)
