@@ -3,9 +3,11 @@
 import functools
 
 import numpy as np
+import pytest
 
 from tests.artifact_store import ExportedFiles
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
+from tests.stages import with_stages
 
 # Each form; one tokenizer and two; every target; symmetric or not.
 KINDS = {
@@ -16,6 +18,7 @@ KINDS = {
 }
 # One encoder for both texts and one for each; the others are in the second stage.
 FIRST = ("cross", "bi")
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 LONG = 10_000
 ROWS = [
     *PAIRS,

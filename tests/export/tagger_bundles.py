@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from export.device.sentences import SentenceTokenizer
 from export.device.tags import TagDecoder
@@ -11,6 +12,7 @@ from export.predictors.token_batches import read_tokenizer, sentence_windows, wi
 from kmha.bundle.bundle import Bundle
 from tests.artifact_store import ExportedFiles
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
+from tests.stages import with_stages
 
 WORDS = [sentence.split() for sentence in SENTENCES]
 # Unusual words, sentences without words, and sentences of several windows of 24 tokens.
@@ -29,6 +31,7 @@ ROWS = [*WORDS, *EDGE_CASE_WORDS]
 KINDS = tuple(TAGGERS)
 # With spelling, context and linear path; the others are in the second stage.
 FIRST = ("spelt",)
+every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 TEXTS = ["The old ferry, isn't it?", "渡轮七点离开旧港口。", "", "New Bread Street " * 20, b"caf\xe9 \xff"]
 
 

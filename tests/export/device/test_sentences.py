@@ -20,10 +20,8 @@ from export.device.tokenizer import PairTokenizer, Tokenizer
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import SPACE, Ragged, character_classes, word_bounds
 from tests.bundles import EDGE_CASES, TEXTS, make_tagger_bundle, one_label_bundle, tagger_bundle
-from tests.export.tagger_bundles import KINDS, ROWS
-from tests.stages import with_stages
+from tests.export.tagger_bundles import ROWS, every_kind
 
-every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, ["spelt"]))
 ODD = st.sampled_from(
     [*" \t\n\u3000\0", *"!-#'’.,_渡轮가ไé́ßİ🚢ﬁ²7", "bread", "Harbour", "##", "[CLS]", "b" * 200, "old" * 9]
 )

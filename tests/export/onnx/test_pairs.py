@@ -14,10 +14,9 @@ from kmha.errors import InputError
 from tests.bundles import PAIRS
 from tests.export.conftest import unbounded
 from tests.export.pair_bundles import (
-    FIRST,
-    KINDS,
     ROWS,
     bundle_of,
+    every_kind,
     many_classes,
     predictions_of,
     written_by,
@@ -26,8 +25,6 @@ from tests.stages import with_stages
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-
-every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ from tests.command_runs import run_script
 from tests.export.conftest import unbounded
 from tests.export.tagger_bundles import (
     FIRST,
-    KINDS,
     ROWS,
     TEXTS,
     WORDS,
     check_decoding,
     check_nearly,
+    every_kind,
     many_tags,
     predictions_for,
     predictions_of,
@@ -39,7 +39,6 @@ from export.onnx.predictor import read
 print(json.dumps(read(Path(sys.argv[1])).probabilities([["bread"] * 40, "old ferry"]).tolist()))
 """
 OPSETS = (17, 13, 18)
-every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,13 @@ from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, run_script
 from tests.export.conftest import unbounded
 from tests.export.pair_bundles import (
-    FIRST,
-    KINDS,
     ROWS,
     bundle_of,
+    every_kind,
     many_classes,
     predictions_of,
     written_by,
 )
-from tests.stages import with_stages
 
 DEVICE = """
 import sys
@@ -30,7 +28,6 @@ sys.modules["tensorflow"] = sys.modules["keras"] = None
 from export.tflite.predictor import load_tflite
 print(load_tflite(sys.argv[1])([("old bread", "new bread")])[0, 0])
 """
-every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")

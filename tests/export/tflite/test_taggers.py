@@ -18,7 +18,6 @@ from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, run_script
 from tests.export.conftest import unbounded
 from tests.export.tagger_bundles import (
-    FIRST,
     KINDS,
     ROWS,
     TEXTS,
@@ -26,12 +25,12 @@ from tests.export.tagger_bundles import (
     as_rows,
     check_decoding,
     check_nearly,
+    every_kind,
     many_tags,
     predictions_for,
     predictions_of,
     written_by,
 )
-from tests.stages import with_stages
 
 DEVICE = """
 import json, sys
@@ -39,7 +38,6 @@ sys.modules["tensorflow"] = sys.modules["keras"] = None
 from export.tflite.predictor import load_tflite
 print(json.dumps(load_tflite(sys.argv[1])([["bread"] * 40, "old ferry"]).tolist()))
 """
-every_kind = pytest.mark.parametrize("kind", with_stages(KINDS, FIRST))
 
 
 @pytest.fixture(scope="module")
