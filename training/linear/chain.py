@@ -18,6 +18,7 @@ from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_words import HASHES, LinearWords, word_keys
 from training.data.sentence_batches import SentenceSource
 from training.linear.ngrams import MIN_TEXTS, table_size
+from training.metrics.classification import log_loss
 from training.runtime.cpu_sharding import intra_op_cores
 
 # The most frequent features are fitted first, and those with the largest weights again.
@@ -225,8 +226,11 @@ def fit_linear_chain(
         return chains.loss(scores.astype(np.float64), crf, validation.targets), penalty, kernel, crf, scores
 
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(intra_op_cores()) as pool:
-        loss, penalty, kernel, crf, scores = min(pool.map(fitted, PENALTIES), key=lambda each: each[0])
-    accuracy = (chains.expected(scores, crf)[1].argmax(axis=1) == validation.targets).mean()
+        _, penalty, kernel, crf, scores = min(pool.map(fitted, PENALTIES), key=lambda each: each[0])
+    # In the log the loss is that of single words, as in the epochs of the encoder.
+    probabilities = chains.expected(scores, crf)[1]
+    accuracy = (probabilities.argmax(axis=1) == validation.targets).mean()
+    loss = log_loss(probabilities[np.arange(len(scores)), validation.targets])
     keys = np.stack([selected // FINGERPRINT_MODULUS % slots, selected % FINGERPRINT_MODULUS], axis=1)
     description = (
         f"{len(selected):,} features of words, penalty {penalty:g}, validation loss {loss:.3f},"

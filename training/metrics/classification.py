@@ -66,7 +66,7 @@ def single_label_scores(
     return scores | {
         **_ranking_scores(true_ids[:, None] == np.arange(num_classes), probabilities, chosen),
         "ece": calibration_error(probabilities.max(axis=1), predicted == true_ids),
-        "loss": _mean(-np.log(np.clip(picked, _SMALLEST_PROBABILITY, None))),
+        "loss": log_loss(picked),
     }
 
 
@@ -145,7 +145,7 @@ def multi_label_scores(
     return scores | {
         **_ranking_scores(known, probabilities, range(num_classes)),
         "ece": calibration_error(probabilities.ravel(), known.ravel()),
-        "loss": _mean(-np.log(np.clip(picked, _SMALLEST_PROBABILITY, None))),
+        "loss": log_loss(picked),
     }
 
 
@@ -167,6 +167,11 @@ def multi_label_prediction_scores(
     counts = indicator_counts(true, predicted)
     scores = _count_scores(counts, labels, np.ones(len(labels)), len(true))
     return scores | {"accuracy": _mean((true == predicted).all(axis=1))}
+
+
+def log_loss(of_targets: np.ndarray) -> float | None:
+    """The mean of −log of the probabilities of the targets, float of any shape; None without any."""
+    return _mean(-np.log(np.clip(of_targets, _SMALLEST_PROBABILITY, None)))
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float | None:

@@ -89,7 +89,9 @@ def test_the_layer_has_the_scores_of_the_fit(tmp_path, with_transitions):
             begin, count = validation.begins[window], validation.counts[window]
             found[begin : begin + count] = row[:count]
     np.testing.assert_allclose(found, path.scores, atol=1e-4)
-    loss = Chains(validation.word_counts).loss(path.scores, path.crf, validation.targets)
+    # That of single words, as in the epochs of the encoder, not that of whole sentences.
+    probabilities = Chains(validation.word_counts).expected(path.scores, path.crf)[1]
+    loss = -np.log(probabilities[np.arange(len(path.scores)), validation.targets]).mean()
     assert loss < 0.3 and f"validation loss {loss:.3f}" in path.description
 
 

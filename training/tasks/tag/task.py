@@ -22,7 +22,6 @@ CHUNK_ROWS = 4096
 SHOWN_BROKEN = 3
 # From this fraction of one-character words on, raw texts are split into characters.
 SINGLE_CHARACTERS = 0.99
-LEAST_PROBABILITY = 1e-7
 # Added to every count, so that unseen tags and transitions stay possible.
 ADDED_COUNT = 0.5
 
@@ -256,15 +255,14 @@ class TagTask(TagSettings, Task):
         self, part: Subset, labels: Sequence[str], tagged: Any, decision: dict, /, intervals: bool = False
     ) -> dict[str, Any]:
         """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
-        from training.metrics.classification import calibration_error
+        from training.metrics.classification import calibration_error, log_loss
         from training.metrics.spans import most_frequent_errors, tag_scores
 
         gold, predicted, scheme = self._gold_and_predicted(part, labels, tagged)
         scores = tag_scores(gold, predicted, scheme)
         targets, places = self.targets(part, labels), np.arange(len(tagged.tag_ids))
-        probabilities = np.maximum(tagged.probabilities[places, targets], LEAST_PROBABILITY)
         confidences = tagged.probabilities[places, tagged.tag_ids]
-        scores["loss"] = float(-np.log(probabilities).mean()) if len(targets) else None
+        scores["loss"] = log_loss(tagged.probabilities[places, targets])
         scores["ece"] = calibration_error(confidences, tagged.tag_ids == targets)
         if intervals:
             words = read_sentences(part.examples, part.rows)
