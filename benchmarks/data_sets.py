@@ -91,11 +91,14 @@ def open_table(path: Path) -> Any:
 
 
 def data_set(name: str, files: Mapping[str, Path]) -> DataSet:
-    """A data set by name; one that is not known is a classification, of several labels if it has such a column."""
+    """A data set by name; of one that is not known, the columns of its test file determine the task and the metric."""
     if name in SETS:
         return SETS[name]
     with open_table(files["test"]) as file:
-        return DataSet("macro_f1", SEVERAL) if "labels" in next(csv.reader(file)) else DataSet("accuracy")
+        columns = next(csv.reader(file))
+    if "text_b" in columns:
+        return DataSet("map" if "query_id" in columns else "accuracy", MATCH)
+    return DataSet("macro_f1", SEVERAL) if "labels" in columns else DataSet("accuracy")
 
 
 def data_files(folder: Path, name: str) -> dict[str, Path]:

@@ -173,16 +173,22 @@ PAIRS = tuple(zip(TEXTS, (*TEXTS[1:], TEXTS[0]), strict=True))
 
 
 def make_pair_bundle(
-    granularities: tuple[Tokenization, ...] = ("wordpiece",), labels=None, encoder=None, **model
+    granularities: tuple[Tokenization, ...] = ("wordpiece",),
+    labels=None,
+    encoder=None,
+    linear=False,
+    **model,
 ):
     """A matcher's bundle whose weights are random but the same every time; more arguments of `TextMatcher`.
 
-    `encoder` has more arguments of `EncoderConfig`.
+    `encoder` has more arguments of `EncoderConfig`; `linear`: with a linear path that reads trigrams of characters.
     """
     from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
+    from kmha.layers.trigrams import TokenTrigrams
     from kmha.models.matcher import TextMatcher
     from kmha.text.preprocessor import PairPreprocessor
+    from kmha.text.vocabulary import CONTINUATION
 
     parts = {name: preprocessor(name) for name in granularities}
     joint = model.get("form") == "joint"
@@ -202,11 +208,28 @@ def make_pair_bundle(
         for name, part in parts.items()
     }
     labels = ["score"] if labels is None else list(labels)
+    tokens = parts[granularities[0]].vocabulary.tokens
+    tables = TokenTrigrams.of([token.removeprefix(CONTINUATION) or token for token in tokens])
+    if linear:
+        model |= {"linear_rows": 2, "linear_slots": 31, "linear_trigrams": tables.inside.shape[1]}
     matcher = TextMatcher(encoders, len(labels), overlap=model.get("form") != "bi", **model)
     matcher.build()
     generator = np.random.default_rng(7)
     for weights in matcher.trainable_variables:
         weights.assign(0.5 * generator.normal(size=weights.shape))
+    if matcher.linear is not None:
+        for weights in matcher.linear.weights:
+            if weights.dtype == "float32":
+                # Those of labels, and positive ones such as inverse document frequencies.
+                of_labels = weights.shape[-1:] == (len(labels),) or weights.path.endswith("embeddings")
+                weights.assign(generator.uniform(-0.3 if of_labels else 0.1, 0.3, weights.shape))
+        # Row 0, of unknown pairs, is zero.
+        pairs = np.asarray(matcher.linear.pairs.embeddings).copy()
+        pairs[0] = 0.0
+        matcher.linear.pairs.embeddings.assign(pairs)
+        matcher.linear.continues.assign([token.startswith(CONTINUATION) for token in tokens])
+        assert matcher.linear.spelling is not None
+        matcher.linear.spelling.assign(tables)
     details = {"lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18}}
     return Bundle(matcher, PairPreprocessor(parts), labels, None, details, list(PAIRS))
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import more_data_sets
+from benchmarks import more_data_sets, more_pairs
 from benchmarks.data_sets import (
     VARIANTS,
     Difference,
@@ -128,7 +128,35 @@ def test_verses_have_their_book_and_chapter_as_labels(tmp_path):
     assert "Ge verse 12 Ge verse 13 Ge verse 14 Ge verse 15,Ge-2" in chapters and len(chapters) == 12
 
 
+def test_records_are_paired_with_their_copy_and_with_one_that_shares_a_value(tmp_path):
+    columns = "rec_id, given_name, surname, street_number, address_1, suburb, date_of_birth, soc_sec_id"
+    for name, kind in (("dataset4a", "org"), ("dataset4b", "dup-0")):
+        rows = [f"rec-{i}-{kind}, anna, birke{i}, {i}, mill street, old {kind}, 1990, 7" for i in range(8)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([columns, *rows, ""]), "utf-8")
+    more_pairs.main(["--out", str(tmp_path / "made"), "--records", str(tmp_path)])
+    short = [row.split(",") for row in _rows(tmp_path / "made" / "records_short")]
+    assert ["anna birke3 old org", "anna birke3 old dup-0", "1"] in short and len(short) == 16
+    assert all((a.split()[1] == b.split()[1]) == (label == "1") for a, b, label in short)
+    whole = _rows(tmp_path / "made" / "records")
+    assert "anna birke3 3 mill street old org,anna birke3 3 mill street old dup-0,1" in whole
+    made = {"test": tmp_path / "made" / "records" / "test.csv"}
+    assert data_set("records", made).flags == ("--task=match",)
+
+
+def test_glosses_are_paired_with_those_of_a_hypernym(tmp_path):
+    lines = [
+        f'{i:08} 03 n 01 word{i} 0 001 @ {i // 4:08} n 0000 | gloss {i}; "an example"  ' for i in range(1, 20)
+    ]
+    (tmp_path / "data.noun").write_text("\n".join(["  1 a license", *lines, ""]), "utf-8")
+    more_pairs.main(["--out", str(tmp_path / "made"), "--wordnet", str(tmp_path)])
+    rows = _rows(tmp_path / "made" / "hyper_pairs")
+    assert "word9: gloss 9,word2: gloss 2,1" in rows and not any("word1:" in row[:6] for row in rows)
+
+
 def test_a_missing_folder_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         more_data_sets.main(["--out", str(tmp_path / "made"), "--fortunes", str(tmp_path / "no")])
     assert "--fortunes: expected a folder, got" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        more_pairs.main(["--out", str(tmp_path / "made"), "--records", str(tmp_path / "no")])
+    assert "--records: expected a folder, got" in capsys.readouterr().err

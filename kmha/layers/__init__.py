@@ -25,5 +25,6 @@ from kmha.layers.linear_pairs import LinearPairs as LinearPairs
 from kmha.layers.linear_words import LinearWords as LinearWords
 from kmha.layers.pooling import Pooling as Pooling
 from kmha.layers.positions import PositionEmbedding as PositionEmbedding
+from kmha.layers.trigrams import Trigrams as Trigrams
 from kmha.layers.words import LocalContext as LocalContext
 from kmha.layers.words import SpellingEncoder as SpellingEncoder

@@ -7,10 +7,13 @@ from kmha.layers.comparison import ORDERS, shared_ngrams
 from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER, Table
 from kmha.layers.linear_ngrams import LARGEST_TABLE, known_rows
+from kmha.layers.trigrams import BUCKETS, Trigrams
 
 # Shares of n-grams and of stems (two kinds of weights, three shares each), cosine, BM25, lengths, numbers, equal words,
 # unmatched tokens.
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
+# Cosine and two shares of trigrams of characters, with and without weights.
+TRIGRAM_FEATURES = 6
 # Tokens of a word that tell it from other words.
 TOKENS_OF_WORD = 4
 # Parameters of BM25, Robertson and Zaragoza 2009, as in most search engines.
@@ -39,6 +42,7 @@ class LinearPairs(ConfigurableLayer):
         rows: Known pairs of tokens; row 0 is that of unknown ones.
         slots: Size of the hash table of the pairs, below 2**18.
         symmetric: Whether the logits are the mean over both orders of the texts.
+        trigrams: Trigrams of characters inside a token, see `Trigrams`; 0: the overlap has no numbers of them.
 
     Call:
         ids_a: int32 [B, T].
@@ -56,14 +60,17 @@ class LinearPairs(ConfigurableLayer):
         rows: int = 0,
         slots: int = 1,
         symmetric: bool = False,
+        trigrams: int = 0,
         **kwargs,
     ):
         super().__init__(**{**kwargs, "dtype": "float32", "trainable": False})
         self.num_labels, self.vocabulary_size, self.first_id = num_labels, vocabulary_size, first_id
+        self.trigrams = trigrams
         self.rows, self.slots, self.symmetric = rows, slots, symmetric
         options = {"embeddings_initializer": "zeros", "dtype": "float32"}
         self.tokens = Table(vocabulary_size, 3 * num_labels, name="tokens", **options)
         self.pairs = Table(rows + 1, num_labels, name="pairs", **options)
+        self.spelling = Trigrams(vocabulary_size, trigrams, name="spelling") if trigrams else None
 
     def build(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
         """Creates the weights."""
@@ -71,7 +78,13 @@ class LinearPairs(ConfigurableLayer):
         self.pairs.build(ids_a_shape)
         # A layer that is not trainable does not pass this on to the layers inside.
         self.tokens.trainable = self.pairs.trainable = False
-        vocabulary = (self.vocabulary_size,)
+        vocabulary, numbers = (self.vocabulary_size,), OVERLAP_FEATURES
+        if self.spelling is not None:
+            self.spelling.build(ids_a_shape)
+            numbers += TRIGRAM_FEATURES
+            self.trigram_weights = self.add_weight(
+                name="trigram_weights", shape=(BUCKETS,), dtype="float32", initializer="ones", trainable=False
+            )
         for name, shape, dtype, initializer in (
             ("idf", vocabulary, "float32", "ones"),
             ("stems", vocabulary, "int32", "zeros"),
@@ -80,7 +93,7 @@ class LinearPairs(ConfigurableLayer):
             ("idf_of_unknown", (), "float32", "ones"),
             ("mean_length", (), "float32", "ones"),
             ("packed", (self.slots,), "int32", "zeros"),
-            ("kernel", (OVERLAP_FEATURES, self.num_labels), "float32", "zeros"),
+            ("kernel", (numbers, self.num_labels), "float32", "zeros"),
             ("bias", (self.num_labels,), "float32", "zeros"),
         ):
             weight = self.add_weight(
@@ -144,13 +157,36 @@ class LinearPairs(ConfigurableLayer):
         for marks, side in ((only_a, a), (only_b, b)):
             idf = marks * side["idf"]
             features += [ops.max(idf, axis=1), _log(ops.sum(idf, axis=1)), _log(ops.sum(marks, axis=1))]
+        if self.spelling is not None:
+            features += self._trigram_features(
+                *(self.text_trigrams(*text) for text in ((ids_a, mask_a), (ids_b, mask_b)))
+            )
         is_token_a, is_token_b = a["is_token"], b["is_token"]
         return ops.stack(features, axis=-1), only_a * is_token_a, both * is_token_a, only_b * is_token_b
 
+    def text_trigrams(self, ids, mask):
+        """Which trigrams of characters a text has, float32 [B, BUCKETS]; from its token ids and mask, int32 [B, T]."""
+        assert self.spelling is not None
+        tokens, continues = self._tokens(ids, mask)
+        return self.spelling(ids, tokens, continues)
+
+    def _trigram_features(self, found_a, found_b):
+        features, shared = [], found_a * found_b
+        for weights in (1.0, self.trigram_weights):
+            all_a, all_b, both = (
+                ops.maximum(ops.sum(found * weights, axis=1), 1e-6) for found in (found_a, found_b, shared)
+            )
+            features += [both / all_a, both / all_b, both / ops.sqrt(all_a * all_b)]
+        return features
+
+    def _tokens(self, ids, mask):
+        """Whether each id is a token that counts, and whether it continues a word, int32 [B, T] each."""
+        tokens = ops.cast(ids >= self.first_id, "int32") * ops.cast(mask, "int32")
+        return tokens, ops.cast(ops.take(self.continues, ids), "int32") * tokens
+
     def _text(self, ids, mask):
         """The values of one text by name, [B, T] each; those of a word are at its last token."""
-        tokens = ops.cast(ids >= self.first_id, "int32") * ops.cast(mask, "int32")
-        continues = ops.cast(ops.take(self.continues, ids), "int32") * tokens
+        tokens, continues = self._tokens(ids, mask)
         last = tokens * (1 - ops.pad(continues[:, 1:], ((0, 0), (0, 1))))
         stem, is_number = ops.take(self.stems, ids), ops.cast(ops.take(self.is_number, ids), "int32")
         keys, stems, numbers = ids, stem, is_number

@@ -62,6 +62,7 @@ class TextMatcher(keras.Model):
         linear_rows: Known pairs of tokens of a linear model on the first granularity, whose logits are added to the
             head's; see `LinearPairs`. None: no linear model.
         linear_slots: As in `LinearPairs`.
+        linear_trigrams: `trigrams` of `LinearPairs`.
 
     Call:
         features: token_ids_a, padding_mask_a int32 [B, T] and token_ids_b, padding_mask_b int32 [B, S]; with several
@@ -89,6 +90,7 @@ class TextMatcher(keras.Model):
         dropout: float = 0.1,
         linear_rows: int | None = None,
         linear_slots: int = 1,
+        linear_trigrams: int = 0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -123,7 +125,7 @@ class TextMatcher(keras.Model):
             first = next(iter(encoders.values()))
             vocabulary = first.vocabulary_size, first.unknown_id + SPECIAL_FROM_UNKNOWN
             self.linear = LinearPairs(
-                num_labels, *vocabulary, linear_rows, linear_slots, symmetric, name="linear"
+                num_labels, *vocabulary, linear_rows, linear_slots, symmetric, linear_trigrams, name="linear"
             )
 
     @property
@@ -338,6 +340,7 @@ class TextMatcher(keras.Model):
             "dropout": self.dropout,
             "linear_rows": self.linear.rows if self.linear else None,
             "linear_slots": self.linear.slots if self.linear else 1,
+            "linear_trigrams": self.linear.trigrams if self.linear else 0,
         }
 
     @classmethod

@@ -9,9 +9,9 @@ from tests.artifact_store import ExportedFiles
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
 from tests.stages import with_stages
 
-# Each form; one tokenizer and two; every target; symmetric or not.
+# Each form; one tokenizer and two; every target; symmetric or not; with a linear path and without.
 KINDS = {
-    "cross": {},
+    "cross": {"linear": True},
     "two ways": {"granularities": ("wordpiece", "char"), "symmetric": True, "target": "graded"},
     "bi": {"form": "bi"},
     "joint": {"form": "joint", "labels": ("no", "perhaps", "yes"), "target": "classes"},

@@ -19,6 +19,7 @@ from kmha.layers.linear_pairs import LinearPairs
 from kmha.layers.linear_words import LinearWords
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
+from kmha.layers.trigrams import BUCKETS, Trigrams
 from kmha.layers.words import LocalContext, SpellingEncoder
 from tests.layer_checks import CHECKS, LayerCase
 
@@ -141,6 +142,12 @@ CASES = {
     ),
     "linear pairs": LayerCase(
         _layer(LinearPairs, 3, V, 3, 2, 31), PAIR, (B, 3), mask="mask_b", hides=("ids_b",)
+    ),
+    "linear pairs with trigrams": LayerCase(
+        _layer(LinearPairs, 3, V, 3, 2, 31, trigrams=2), PAIR, (B, 3), mask="mask_b", hides=("ids_b",)
+    ),
+    "trigrams": LayerCase(
+        _layer(Trigrams, V, 2), {"token_ids": TOKEN_IDS, "is_token": MASK, "continues": MASK}, (B, BUCKETS)
     ),
     "linear words": LayerCase(
         _layer(LinearWords, 3, 9, 31),

@@ -34,7 +34,7 @@ MATCHERS: dict[str, dict[str, Any]] = {
     "cross, symmetric, no overlap": {"symmetric": True, "overlap": False, "target": "graded"},
     "cross, no rounds": {"rounds": 0},
     "cross, own weights": {"share_weights": False, "overlap": False, "pooling": "cls"},
-    "cross, linear": {"rounds": 1, "linear_rows": 2, "linear_slots": 31},
+    "cross, linear": {"rounds": 1, "linear_rows": 2, "linear_slots": 31, "linear_trigrams": 3},
     "bi": {"form": "bi", "overlap": False, "pooling": "max"},
     "bi, two granularities": {"form": "bi", "encoders": TWO, "overlap": False, "symmetric": True},
     "bi, own weights": {
@@ -96,6 +96,8 @@ def matcher(name: str = "cross", dtype: str = "float32") -> TextMatcher:
         for weight in model.linear.weights:
             if weight.dtype == "float32":
                 weight.assign(generator.uniform(0.0, 0.3, weight.shape))
+            elif weight.dtype == "int16":
+                weight.assign(generator.integers(0, 2, weight.shape))
         # Row 0, of unknown pairs, is zero.
         table = model.linear.pairs.embeddings
         table.assign(np.concatenate([np.zeros((1, table.shape[1])), np.asarray(table)[1:]]))

@@ -13,6 +13,7 @@ from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_ngrams import packed_keys
 from kmha.layers.linear_pairs import LinearPairs, pair_keys
+from kmha.layers.trigrams import SIZE, TokenTrigrams
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
 from training.linear.ngrams import MIN_TEXTS, table_size
@@ -21,8 +22,8 @@ from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLES
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-# The standardized features are multiplied by this, so that one penalty fits them and marks of tokens, which are 0 or 1.
-OVERLAP_SCALE = 0.3
+# Token ids, so many at once, whose trigrams are counted.
+TRIGRAM_TOKENS = 16_384
 # Words with the same first characters often mean the same.
 STEM_CHARACTERS = 5
 MAX_PAIRS = 50_000
@@ -147,25 +148,32 @@ def fit_pair_path(
     values = rows.targets[:, 0]
     if len(np.unique(values)) < 2:
         return None
+    tables = _token_trigrams(part.vocabulary.tokens)
     config = {
         "num_labels": outputs,
         "vocabulary_size": len(part.vocabulary),
         "first_id": part.unknown_id + SPECIAL_FROM_UNKNOWN,
         "symmetric": symmetric,
+        "trigrams": 0 if tables is None else tables.inside.shape[1],
     }
     statistics = LinearPairs(**config)
     statistics.build((None, None))
     _count_tokens(statistics, train, part.vocabulary.tokens)
+    if tables is not None:
+        _count_trigrams(statistics, tables, train)
     orders, checked_orders = (_overlaps(statistics, each) for each in (rows, validation))
     keys, slots = _known_pairs(orders, len(part.vocabulary))
     layer = LinearPairs(**config, rows=len(keys), slots=slots)
     layer.build((None, None))
     for name in ("idf", "stems", "is_number", "continues", "idf_of_unknown", "mean_length"):
         getattr(layer, name).assign(getattr(statistics, name))
+    if tables is not None and layer.spelling is not None:
+        layer.spelling.assign(tables)
+        layer.trigram_weights.assign(statistics.trigram_weights)
     used, fingerprints = np.divmod(keys, FINGERPRINT_MODULUS)
     layer.packed.assign(packed_keys(slots, used, fingerprints, np.arange(1, len(keys) + 1)))
     numbers = np.mean([each.features for each in orders], axis=0)
-    scale = OVERLAP_SCALE / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
+    scale = 1.0 / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
     unfitted = PairPath(layer, target, (numbers.mean(axis=0), scale), keys, 0.0, "")
     features, checked = (unfitted.matrix(each) for each in (orders, checked_orders))
     tried = []
@@ -174,9 +182,9 @@ def fit_pair_path(
         loss = float(_losses(checked @ kernel + bias, validation.targets[:, 0], target).mean())
         tried.append((loss, path))
     loss, path = min(tried, key=lambda each: each[0])
-    kind = "ridge" if target == "graded" else "logistic"
+    kind, spelling = "ridge" if target == "graded" else "logistic", "" if tables is None else "trigrams, "
     description = (
-        f"{kind} regression on overlap, tokens and {len(keys):,} pairs of tokens, C {path.penalty:g},"
+        f"{kind} regression on overlap, {spelling}tokens and {len(keys):,} pairs of tokens, C {path.penalty:g},"
         f" validation loss {loss:.3f}"
     )
     return dataclasses.replace(path, description=description)
@@ -192,7 +200,7 @@ def _sample(source: Any, seed: int) -> Any:
 
 
 def _shape_of(layer: LinearPairs) -> dict[str, Any]:
-    names = ("num_labels", "vocabulary_size", "first_id", "rows", "slots", "symmetric")
+    names = ("num_labels", "vocabulary_size", "first_id", "rows", "slots", "symmetric", "trigrams")
     return {name: getattr(layer, name) for name in names}
 
 
@@ -261,6 +269,29 @@ def _count_tokens(layer: LinearPairs, source: Any, tokens: Any) -> None:
         [first.setdefault(token[:STEM_CHARACTERS], number) for number, token in enumerate(tokens)]
     )
     layer.is_number.assign([any(map(str.isdigit, token)) for token in tokens])
+
+
+def _token_trigrams(tokens: Sequence[str]) -> TokenTrigrams | None:
+    """The trigrams of the vocabulary; None if most words are shorter, as the characters of Chinese are."""
+    parts = [token.removeprefix(CONTINUATION) or token for token in tokens]
+    of_long_words = [len(part) >= SIZE or part != token for part, token in zip(parts, tokens, strict=True)]
+    return TokenTrigrams.of(parts) if np.mean(of_long_words) > 0.5 else None
+
+
+def _count_trigrams(layer: LinearPairs, tables: TokenTrigrams, source: Any) -> None:
+    """Sets the tables of trigrams, and the square of the inverse document frequency of each in the distinct texts."""
+    assert layer.spelling is not None
+    layer.spelling.assign(tables)
+    compute = graph_function(layer.text_trigrams, *_IDS_AND_MASKS[:2])
+    counts, texts = np.zeros(layer.trigram_weights.shape), 0
+    for ids in source.different_ids(0):
+        rows = max(1, TRIGRAM_TOKENS // ids.shape[1])
+        for first in range(0, len(ids), rows):
+            part = ids[first : first + rows]
+            # Padding is a special token.
+            counts += compute(part, np.ones_like(part)).numpy().sum(axis=0)
+        texts += len(ids)
+    layer.trigram_weights.assign((1 + np.log((texts + 1) / (counts + 1))) ** 2)
 
 
 def _overlaps(layer: LinearPairs, source: Any) -> list[Overlap]:

@@ -194,6 +194,7 @@ class MatchTask(MatchSettings, Task):
             dropout=self.dropout,
             linear_rows=None if linear is None else linear.layer.rows,
             linear_slots=1 if linear is None else linear.layer.slots,
+            linear_trigrams=0 if linear is None else linear.layer.trigrams,
             name="matcher",
         )
         model.build()

@@ -9,8 +9,12 @@ import pytest
 from kmha.layers.linear_pairs import LinearPairs
 from tests.stages import with_stages
 from tests.training.tasks.match.test_initialization import ROWS, source_of
+from training.config.config import TextSection
+from training.data.inputs import make_inputs
+from training.io.examples import Example, Subset, TrainingSet, write_examples
 from training.tasks.match import linear_path
 from training.tasks.match.linear_path import fit_pair_path, weigh_pairs
+from training.tasks.match.task import MatchTask
 
 SHAPES = {"binary": 1, "classes": 3, "graded": 1}
 
@@ -75,6 +79,59 @@ def test_a_refit_has_all_rows_and_the_same_features(inputs):
     refitted.assign(layer, 0.5)
     np.testing.assert_array_equal(layer.packed, path.layer.packed)
     np.testing.assert_allclose(layer.bias, 0.5 * np.asarray(refitted.layer.bias), rtol=1e-6)
+
+
+NAMES = 120
+
+
+@pytest.fixture(scope="module")
+def misspelt(tmp_path_factory) -> Any:
+    """A name and, in turns, itself with a typing error or another name; the source and the preprocessor."""
+    generator = np.random.default_rng(0)
+    names = ["".join(generator.choice(list("abdeilmnorst"), 9)) for _ in range(NAMES)]
+    pairs = []
+    for number, name in enumerate(names):
+        place = number % 9
+        other = name[:place] + "u" + name[place + 1 :] if number % 2 else names[number - 1]
+        pairs.append((name, other))
+    folder = tmp_path_factory.mktemp("misspelt")
+    examples = write_examples((Example(pair, ("1",), "a:1") for pair in pairs), folder / "rows", num_texts=2)
+    given = make_inputs(
+        TextSection(max_length=16, vocabulary_size=150, min_frequency=1),
+        {"train": Subset(examples, np.arange(NAMES))},
+        folder,
+        MatchTask(granularities=("wordpiece",)),
+    )
+    values = np.arange(NAMES) % 2
+    rows, targets = np.stack([np.arange(NAMES)] * 2, axis=1), np.stack([values, np.arange(NAMES)], axis=1)
+    made = given.source("train", TrainingSet(rows, targets.astype(np.float32), np.ones(NAMES, np.float32)))
+    return made, given.preprocessor.parts[0]
+
+
+def test_words_with_typing_errors_share_trigrams(misspelt):
+    source, part = misspelt
+    half = NAMES // 2
+    train, test = (
+        dataclasses.replace(
+            source, rows=source.rows[at], targets=source.targets[at], weights=source.weights[at]
+        )
+        for at in (np.s_[:half], np.s_[half:])
+    )
+    path = fit_pair_path(train, train, "binary", 1, part, symmetric=False, seed=0)
+    assert path is not None and path.layer.trigrams
+    found = (path.logits(test)[:, 0] > 0) == test.targets[:, 0]
+    assert found.mean() == 1.0
+    # Rare trigrams weigh more. Of the texts are misspelt names, and the last name of all pairs.
+    weights = np.asarray(path.layer.trigram_weights)
+    assert 1 <= weights.min() < weights.max() == pytest.approx((1 + np.log(half * 1.5 + 2)) ** 2)
+    refitted = path.refit((train, test), seed=0)
+    for before, after in zip(path.layer.spelling.weights, refitted.layer.spelling.weights, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_a_vocabulary_of_characters_has_no_trigrams(inputs):
+    path, _ = fit(inputs, "binary")
+    assert path.layer.trigrams == 0 and path.layer.spelling is None
 
 
 def test_unusual_rows(inputs):
