@@ -171,10 +171,12 @@ class LinearPairs(ConfigurableLayer):
         return self.spelling(ids, tokens, continues)
 
     def _trigram_features(self, found_a, found_b):
-        features, shared = [], found_a * found_b
+        features = []
         for weights in (1.0, self.trigram_weights):
-            all_a, all_b, both = (
-                ops.maximum(ops.sum(found * weights, axis=1), 1e-6) for found in (found_a, found_b, shared)
+            both = ops.sum(found_a * found_b * weights, axis=1)
+            # A trigram weighs at least 1, so this changes texts without any only.
+            all_a, all_b = (
+                ops.maximum(ops.sum(found * weights, axis=1), 1.0) for found in (found_a, found_b)
             )
             features += [both / all_a, both / all_b, both / ops.sqrt(all_a * all_b)]
         return features

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kmha.layers.embedding import FINGERPRINT_MODULUS
-from kmha.layers.linear_pairs import OVERLAP_FEATURES, LinearPairs, pair_keys
+from kmha.layers.linear_pairs import OVERLAP_FEATURES, TRIGRAM_FEATURES, LinearPairs, pair_keys
+from kmha.layers.trigrams import BUCKETS, TokenTrigrams
 from tests.layer_checks import compiled, to_numpy
 
 V, SLOTS, C, FIRST = 40, 31, 3, 5
@@ -55,6 +56,31 @@ def test_the_first_numbers_are_shares_of_unigrams_and_bigrams():
     np.testing.assert_allclose(found[24], 2 / (7 * 3) ** 0.5, rtol=1e-6)
     np.testing.assert_allclose(found[25], 2 * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 3 / 4)), rtol=1e-6)
     assert len(found) == OVERLAP_FEATURES
+
+
+def test_the_last_numbers_are_shares_of_trigrams():
+    tables = TokenTrigrams.of(["none"] * FIRST + [f"bread{chr(97 + n)}" for n in range(V - FIRST)])
+    layer = random_layer(trigrams=tables.inside.shape[1])
+    assert layer.spelling is not None
+    layer.spelling.assign(tables)
+    # Of "#breadf#" and "#breadg#", and of "#breadf#" twice, trigrams of the ending differ.
+    ids_a, ids_b = np.array([[10], [10], [2]], np.int32), np.array([[11], [10], [10]], np.int32)
+    ones = np.ones_like(ids_a)
+
+    def found() -> np.ndarray:
+        return to_numpy(layer.overlap(ids_a, ones, ids_b, ones)[0])[:, -TRIGRAM_FEATURES:]
+
+    layer.trigram_weights.assign(np.ones(BUCKETS))
+    np.testing.assert_allclose(found()[0], 4 / 6, rtol=1e-6)
+    # A text without a trigram shares none.
+    np.testing.assert_array_equal(found()[1:], [[1.0] * 6, [0.0] * 6])
+    # Rare trigrams weigh more.
+    only_here = (
+        to_numpy(layer.text_trigrams(ids_a[:1], ones[:1]))[0]
+        > to_numpy(layer.text_trigrams(ids_b[:1], ones[:1]))[0]
+    )
+    layer.trigram_weights.assign(np.where(only_here, 3.0, 1.0))
+    np.testing.assert_allclose(found()[0], [4 / 6] * 3 + [4 / 10, 4 / 6, 4 / 60**0.5], rtol=1e-6)
 
 
 def test_logits_are_the_sum_of_numbers_tokens_and_known_pairs():
