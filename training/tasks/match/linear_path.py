@@ -22,6 +22,9 @@ from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLES
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+# The standardized numbers of texts without trigrams are multiplied by this, so that one penalty fits them and marks of
+# tokens, which are 0 or 1.
+SCALE_WITHOUT_TRIGRAMS = 0.3
 # Token ids, so many at once, whose trigrams are counted.
 TRIGRAM_TOKENS = 16_384
 # Words with the same first characters often mean the same.
@@ -173,7 +176,8 @@ def fit_pair_path(
     used, fingerprints = np.divmod(keys, FINGERPRINT_MODULUS)
     layer.packed.assign(packed_keys(slots, used, fingerprints, np.arange(1, len(keys) + 1)))
     numbers = np.mean([each.features for each in orders], axis=0)
-    scale = 1.0 / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
+    factor = SCALE_WITHOUT_TRIGRAMS if tables is None else 1.0
+    scale = factor / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
     unfitted = PairPath(layer, target, (numbers.mean(axis=0), scale), keys, 0.0, "")
     features, checked = (unfitted.matrix(each) for each in (orders, checked_orders))
     tried = []
