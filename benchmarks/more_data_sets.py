@@ -23,7 +23,7 @@ import csv
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -197,19 +197,14 @@ def most_frequent(rows: Rows, labels: int) -> Rows:
     return [row for row in rows if row[1] in chosen]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the data sets whose source is given."""
+def make_sets(
+    description: str | None, makers: Mapping[str, Callable[[Path, Path], None]], argv: Sequence[str] | None
+) -> int:
+    """A command that makes the data sets whose source is given; a maker gets the folder for them and its source."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    makers = {
-        "lists": packages,
-        "fortunes": fortunes,
-        "sentiment": sentiment,
-        "wordnet": wordnet,
-        "bible": bible,
-    }
     for name in makers:
         parser.add_argument(f"--{name}", type=Path)
     options = parser.parse_args(argv)
@@ -220,6 +215,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 parser.error(f"--{name}: expected a folder, got {source}")
             make(options.out, source)
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    makers = {
+        "lists": packages,
+        "fortunes": fortunes,
+        "sentiment": sentiment,
+        "wordnet": wordnet,
+        "bible": bible,
+    }
+    return make_sets(__doc__, makers, argv)
 
 
 if __name__ == "__main__":

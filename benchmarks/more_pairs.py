@@ -14,16 +14,15 @@ Makes data sets of pairs for `benchmarks.data_sets scores --folder DATA --names 
 One test row for three training rows. All pairs of a first text are in one of both files.
 """
 
-import argparse
 import collections
 import csv
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.more_data_sets import one_line, stanzas
+from benchmarks.more_data_sets import make_sets, one_line, stanzas
 
 # The first text, the second one, and whether they belong together.
 Pair = tuple[str, str, int]
@@ -143,25 +142,9 @@ def records(folder: Path, source: Path) -> None:
     write(folder, "records_short", grouped(("given_name", "surname", "suburb"), order[:MOST_SHORT_RECORDS]))
 
 
-MAKERS: dict[str, Callable[[Path, Path], None]] = {"lists": packages, "wordnet": wordnet, "records": records}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the data sets whose source is given."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    for name in MAKERS:
-        parser.add_argument(f"--{name}", type=Path)
-    options = parser.parse_args(argv)
-    for name, make in MAKERS.items():
-        source = getattr(options, name)
-        if source is not None:
-            if not source.is_dir():
-                parser.error(f"--{name}: expected a folder, got {source}")
-            make(options.out, source)
-    return 0
+    """The command."""
+    return make_sets(__doc__, {"lists": packages, "wordnet": wordnet, "records": records}, argv)
 
 
 if __name__ == "__main__":
