@@ -209,15 +209,16 @@ def make_pair_bundle(
     }
     labels = ["score"] if labels is None else list(labels)
     tokens = parts[granularities[0]].vocabulary.tokens
-    tables = TokenTrigrams.of([token.removeprefix(CONTINUATION) or token for token in tokens])
     if linear:
+        tables = TokenTrigrams.of([token.removeprefix(CONTINUATION) or token for token in tokens])
         model |= {"linear_rows": 2, "linear_slots": 31, "linear_trigrams": tables.inside.shape[1]}
     matcher = TextMatcher(encoders, len(labels), overlap=model.get("form") != "bi", **model)
     matcher.build()
     generator = np.random.default_rng(7)
     for weights in matcher.trainable_variables:
         weights.assign(0.5 * generator.normal(size=weights.shape))
-    if matcher.linear is not None:
+    if linear:
+        assert matcher.linear is not None and matcher.linear.spelling is not None
         for weights in matcher.linear.weights:
             if weights.dtype == "float32":
                 # Those of labels, and positive ones such as inverse document frequencies.
@@ -228,7 +229,6 @@ def make_pair_bundle(
         pairs[0] = 0.0
         matcher.linear.pairs.embeddings.assign(pairs)
         matcher.linear.continues.assign([token.startswith(CONTINUATION) for token in tokens])
-        assert matcher.linear.spelling is not None
         matcher.linear.spelling.assign(tables)
     details = {"lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18}}
     return Bundle(matcher, PairPreprocessor(parts), labels, None, details, list(PAIRS))

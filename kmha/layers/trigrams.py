@@ -38,14 +38,15 @@ class TokenTrigrams(NamedTuple):
         for token in tokens:
             codes = [ord(character) % BUCKETS for character in token.lower()]
             found = [_hash(*each) for each in zip(codes, codes[1:], codes[2:], strict=False)][:MOST_INSIDE]
-            inside.append(found + [-1] * (MOST_INSIDE - len(found)))
+            inside.append(found)
             single = len(codes) == 1
             last_two = first_two = _hash(0, codes[0], 0)
             if not single:
                 last_two, first_two = _hash(codes[-2], codes[-1], 0), _hash(0, codes[0], codes[1])
             edges.append([last_two, _hash(codes[-1], 0, 0), _hash(0, 0, codes[0]), first_two, single])
-        most = max(1, max((sum(code >= 0 for code in row) for row in inside), default=1))
-        return cls(np.array(inside, np.int16).reshape(-1, MOST_INSIDE)[:, :most], np.array(edges, np.int16))
+        most = max([1, *map(len, inside)])
+        padded = [found + [-1] * (most - len(found)) for found in inside]
+        return cls(np.array(padded, np.int16), np.array(edges, np.int16))
 
 
 def _hash(first: int, second: int, third: int) -> int:
