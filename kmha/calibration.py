@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kmha.bundle.manifest import TAG
+from kmha.bundle.manifest import MATCH, TAG
 
 # Half of the step below 1 in float32: a larger probability is rounded to 1.
 _NEARLY_ONE = 1.0 - 2.0**-25
@@ -90,7 +90,8 @@ def calibrate(model: Any, calibration: Calibration) -> None:
     else:
         kernel, bias = model.head.kernel, model.head.bias
     if getattr(model, "linear", None) is not None:
-        model.linear.scale((1 / temperatures).astype(np.float32))
+        scale = model.scale_overlap if task_of(model) == MATCH else model.linear.scale
+        scale((1 / temperatures).astype(np.float32))
     _assign(kernel, _read(kernel) / temperatures)
     _assign(bias, _read(bias) / temperatures + biases)
 

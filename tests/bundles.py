@@ -212,6 +212,7 @@ def make_pair_bundle(
     if linear:
         tables = TokenTrigrams.of([token.removeprefix(CONTINUATION) or token for token in tokens])
         model |= {"linear_rows": 2, "linear_slots": 31, "linear_trigrams": tables.inside.shape[1]}
+        model |= {"overlap_units": 5}
     matcher = TextMatcher(encoders, len(labels), overlap=model.get("form") != "bi", **model)
     matcher.build()
     generator = np.random.default_rng(7)
@@ -230,6 +231,9 @@ def make_pair_bundle(
         matcher.linear.pairs.embeddings.assign(pairs)
         matcher.linear.continues.assign([token.startswith(CONTINUATION) for token in tokens])
         matcher.linear.spelling.assign(tables)
+        assert matcher.network is not None
+        for weights in matcher.network.weights:
+            weights.assign(generator.uniform(-0.3 if "kernel" in weights.path else 0.1, 0.3, weights.shape))
     details = {"lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18}}
     return Bundle(matcher, PairPreprocessor(parts), labels, None, details, list(PAIRS))
 

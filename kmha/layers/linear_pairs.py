@@ -14,6 +14,8 @@ from kmha.layers.trigrams import BUCKETS, Trigrams
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
 # Cosine and two shares of trigrams of characters, with and without weights.
 TRIGRAM_FEATURES = 6
+# Of the logits; see `LinearPairs.parts`.
+PARTS = 5
 # Tokens of a word that tell it from other words.
 TOKENS_OF_WORD = 4
 # Parameters of BM25, Robertson and Zaragoza 2009, as in most search engines.
@@ -66,6 +68,7 @@ class LinearPairs(ConfigurableLayer):
         super().__init__(**{**kwargs, "dtype": "float32", "trainable": False})
         self.num_labels, self.vocabulary_size, self.first_id = num_labels, vocabulary_size, first_id
         self.trigrams = trigrams
+        self.num_features = OVERLAP_FEATURES + (TRIGRAM_FEATURES if trigrams else 0)
         self.rows, self.slots, self.symmetric = rows, slots, symmetric
         options = {"embeddings_initializer": "zeros", "dtype": "float32"}
         self.tokens = Table(vocabulary_size, 3 * num_labels, name="tokens", **options)
@@ -78,10 +81,9 @@ class LinearPairs(ConfigurableLayer):
         self.pairs.build(ids_a_shape)
         # A layer that is not trainable does not pass this on to the layers inside.
         self.tokens.trainable = self.pairs.trainable = False
-        vocabulary, numbers = (self.vocabulary_size,), OVERLAP_FEATURES
+        vocabulary = (self.vocabulary_size,)
         if self.spelling is not None:
             self.spelling.build(ids_a_shape)
-            numbers += TRIGRAM_FEATURES
             self.trigram_weights = self.add_weight(
                 name="trigram_weights", shape=(BUCKETS,), dtype="float32", initializer="ones", trainable=False
             )
@@ -93,7 +95,7 @@ class LinearPairs(ConfigurableLayer):
             ("idf_of_unknown", (), "float32", "ones"),
             ("mean_length", (), "float32", "ones"),
             ("packed", (self.slots,), "int32", "zeros"),
-            ("kernel", (numbers, self.num_labels), "float32", "zeros"),
+            ("kernel", (self.num_features, self.num_labels), "float32", "zeros"),
             ("bias", (self.num_labels,), "float32", "zeros"),
         ):
             weight = self.add_weight(
@@ -103,21 +105,35 @@ class LinearPairs(ConfigurableLayer):
 
     def call(self, ids_a, mask_a, ids_b, mask_b):
         """See the class."""
-        logits = self._logits(ids_a, mask_a, ids_b, mask_b)
-        return (logits + self._logits(ids_b, mask_b, ids_a, mask_a)) / 2 if self.symmetric else logits
+        return ops.sum(self.parts(ids_a, mask_a, ids_b, mask_b)[1], axis=1)
 
-    def _logits(self, ids_a, mask_a, ids_b, mask_b):
-        features, only_a, both, only_b = self.overlap(ids_a, mask_a, ids_b, mask_b)
+    def parts(self, ids_a, mask_a, ids_b, mask_b):
+        """The overlap features, float32 [B, F], and the logits by what they come from, float32 [B, `PARTS`, C].
+
+        The parts are those of the features (with the bias), of tokens only in A, in both and only in B, and of pairs.
+        """
+        found = self._parts(ids_a, mask_a, ids_b, mask_b)
+        if not self.symmetric:
+            return found
+        swapped = self._parts(ids_b, mask_b, ids_a, mask_a)
+        return tuple((one + other) / 2 for one, other in zip(found, swapped, strict=True))
+
+    def _parts(self, ids_a, mask_a, ids_b, mask_b):
+        features, *marks = self.overlap(ids_a, mask_a, ids_b, mask_b)
         of_only_a, of_both, _ = ops.split(self.tokens(ids_a), 3, axis=-1)
         of_only_b = ops.split(self.tokens(ids_b), 3, axis=-1)[2]
-        of_a = of_only_a * ops.expand_dims(only_a, 2) + of_both * ops.expand_dims(both, 2)
-        tokens = ops.sum(of_a, axis=1) + ops.sum(of_only_b * ops.expand_dims(only_b, 2), axis=1)
+        weights = of_only_a, of_both, of_only_b
+        tokens = [
+            ops.sum(each * ops.expand_dims(mark, 2), axis=1)
+            for each, mark in zip(weights, marks, strict=True)
+        ]
+        only_a, _, only_b = marks
         slot, fingerprint = pair_keys(ops.expand_dims(ids_a, 2), ops.expand_dims(ids_b, 1), self.slots)
         unmatched = ops.cast(ops.expand_dims(only_a, 2) * ops.expand_dims(only_b, 1), "int32")
         # Row 0, of unknown pairs, is zero.
         rows = known_rows(self.packed, slot, fingerprint) * unmatched
         pairs = ops.sum(self.pairs(rows), axis=(1, 2))
-        return ops.matmul(features, self.kernel) + tokens + pairs + self.bias
+        return features, ops.stack([ops.matmul(features, self.kernel) + self.bias, *tokens, pairs], axis=1)
 
     def overlap(self, ids_a, mask_a, ids_b, mask_b):
         """The numbers that describe the overlap, and which tokens the texts share.

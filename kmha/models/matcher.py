@@ -11,7 +11,8 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.features import SIDES, input_names, swap_sides
 from kmha.layers.comparison import Standardise, comparison_features, unit_vectors
-from kmha.layers.linear_pairs import LinearPairs
+from kmha.layers.linear_pairs import PARTS, LinearPairs
+from kmha.layers.overlap_network import OverlapNetwork
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder
 from kmha.models.pair_encoder import Form, PairEncoder
 
@@ -63,6 +64,8 @@ class TextMatcher(keras.Model):
             head's; see `LinearPairs`. None: no linear model.
         linear_slots: As in `LinearPairs`.
         linear_trigrams: `trigrams` of `LinearPairs`.
+        overlap_units: Hidden units of a network on the overlap features and on the parts of the linear model; see
+            `OverlapNetwork`. 0: no network.
 
     Call:
         features: token_ids_a, padding_mask_a int32 [B, T] and token_ids_b, padding_mask_b int32 [B, S]; with several
@@ -91,6 +94,7 @@ class TextMatcher(keras.Model):
         linear_rows: int | None = None,
         linear_slots: int = 1,
         linear_trigrams: int = 0,
+        overlap_units: int = 0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -127,6 +131,12 @@ class TextMatcher(keras.Model):
             self.linear = LinearPairs(
                 num_labels, *vocabulary, linear_rows, linear_slots, symmetric, linear_trigrams, name="linear"
             )
+        self.network = None
+        if overlap_units:
+            if self.linear is None:
+                raise InputError(f"overlap_units must be 0 without linear_rows, got {overlap_units}")
+            inputs = self.linear.num_features + PARTS * num_labels
+            self.network = OverlapNetwork(num_labels, inputs, overlap_units, name="overlap_network")
 
     @property
     def granularities(self) -> tuple[str, ...]:
@@ -166,6 +176,8 @@ class TextMatcher(keras.Model):
             pair.build((None, None))
         if self.linear is not None:
             self.linear.build((None, None))
+        if self.network is not None:
+            self.network.build()
         if self.head is None:
             # float32 whatever the policy, like the head.
             self.cosine_scale, self.cosine_bias = (
@@ -192,7 +204,7 @@ class TextMatcher(keras.Model):
             logits = (logits + self._score(swap_sides(features), False, training)[0]) / 2
         if self.linear is not None and not training:
             # The encoder is trained alone: the linear model was fitted on the same rows.
-            logits = logits + self.linear_logits(features)
+            logits = logits + self.overlap_logits(features)
         return (logits, weights) if return_attention_weights else logits
 
     def _score(self, features, with_weights, training):
@@ -226,17 +238,25 @@ class TextMatcher(keras.Model):
             ids_a, mask_a, ids_b, mask_b = self._inputs(features, name)
             parts.append(pair.compare(ids_a, mask_a, a, ids_b, mask_b, b)[:-1])
         logits = self._logits(parts, False)
-        return logits if self.linear is None else logits + self.linear_logits(features)
+        return logits if self.linear is None else logits + self.overlap_logits(features)
 
-    def linear_logits(self, features):
-        """The part of the logits that comes from the linear model, float32 [B, C]; only for matchers with one."""
+    def overlap_logits(self, features):
+        """The part of the logits that comes from the linear model and the network on the overlap, float32 [B, C].
+
+        Only for matchers with a linear model.
+        """
         assert self.linear is not None
-        return self.linear(*self._inputs(features, self.granularities[0]))
+        inputs = self._inputs(features, self.granularities[0])
+        return self.linear(*inputs) if self.network is None else self.network(*self.linear.parts(*inputs))
+
+    def scale_overlap(self, factors) -> None:
+        """Multiplies `overlap_logits` by a number or by one for each label, float [C]."""
+        (self.network or self.linear).scale(factors)
 
     def scale_paths(self, linear: float, encoder: float, bias: float = 0.0) -> None:
-        """Multiplies the logits of the linear model and of the head by numbers, and adds one to the head's bias."""
+        """Multiplies `overlap_logits` and the logits of the head by numbers, and adds one to the head's bias."""
         assert self.linear is not None and self.head is not None
-        self.linear.scale(linear)
+        self.scale_overlap(linear)
         self.head.kernel.assign(self.head.kernel * encoder)
         self.head.bias.assign(self.head.bias * encoder + bias)
 
@@ -341,6 +361,7 @@ class TextMatcher(keras.Model):
             "linear_rows": self.linear.rows if self.linear else None,
             "linear_slots": self.linear.slots if self.linear else 1,
             "linear_trigrams": self.linear.trigrams if self.linear else 0,
+            "overlap_units": self.network.units if self.network else 0,
         }
 
     @classmethod

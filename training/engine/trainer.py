@@ -225,14 +225,15 @@ def _join_paths(
     if alone:
         return evaluator
     both = evaluator.validate(validation, data.validation)
+    path = "linear path" if getattr(linear, "network", None) is None else "linear path and its network"
     logger.info(
-        f"both paths: {factors[0]:.2f} times the linear path, {np.max(factors[1]):.2f} times the encoder, "
+        f"both paths: {factors[0]:.2f} times the {path}, {np.max(factors[1]):.2f} times the encoder, "
         + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
     )
     if not np.any(factors[1]):
         hint = "; --encoder.size none trains the path alone" if config.task == "classify" else ""
         logger.info(
-            "the model is its linear path: the encoder lowers the validation loss by no more than the"
+            f"the model is its {path}: the encoder lowers the validation loss by no more than the"
             f" standard error{hint}"
         )
     elif not np.any(factors[0]):

@@ -17,6 +17,7 @@ from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock, FeedFor
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.linear_pairs import LinearPairs
 from kmha.layers.linear_words import LinearWords
+from kmha.layers.overlap_network import OverlapNetwork
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.trigrams import BUCKETS, Trigrams
@@ -132,6 +133,12 @@ CASES = {
     ),
     "sinusoidal positions from any": LayerCase(
         _layer(PositionEmbedding, 7, learned=False), {"inputs": HIDDEN, "first": FIRST}, (B, T, D)
+    ),
+    "overlap network": LayerCase(
+        _layer(OverlapNetwork, 2, E + 3 * 2, 5),
+        {"overlap": OTHER[:, 0], "parts": HIDDEN[:, :3, :2]},
+        (B, 2),
+        output_dtype="float32",
     ),
     "table": LayerCase(_layer(Table, V, D), {"inputs": TOKEN_IDS}, (B, T, D)),
     "n-grams": LayerCase(

@@ -35,6 +35,7 @@ MATCHERS: dict[str, dict[str, Any]] = {
     "cross, no rounds": {"rounds": 0},
     "cross, own weights": {"share_weights": False, "overlap": False, "pooling": "cls"},
     "cross, linear": {"rounds": 1, "linear_rows": 2, "linear_slots": 31, "linear_trigrams": 3},
+    "cross, network": {"linear_rows": 2, "linear_slots": 31, "linear_trigrams": 3, "overlap_units": 6},
     "bi": {"form": "bi", "overlap": False, "pooling": "max"},
     "bi, two granularities": {"form": "bi", "encoders": TWO, "overlap": False, "symmetric": True},
     "bi, own weights": {
@@ -53,6 +54,7 @@ MATCHERS: dict[str, dict[str, Any]] = {
         "num_labels": 3,
         "symmetric": True,
         "linear_rows": 0,
+        "overlap_units": 3,
     },
     "joint, no overlap": {
         "form": "joint",
@@ -101,6 +103,10 @@ def matcher(name: str = "cross", dtype: str = "float32") -> TextMatcher:
         # Row 0, of unknown pairs, is zero.
         table = model.linear.pairs.embeddings
         table.assign(np.concatenate([np.zeros((1, table.shape[1])), np.asarray(table)[1:]]))
+    if model.network is not None:
+        generator = np.random.default_rng(10)
+        for weight in model.network.weights:
+            weight.assign(generator.uniform(0.1, 0.6, weight.shape))
     if model.share_scale is not None:
         generator, width = np.random.default_rng(9), model.share_scale.mean.shape[0]
         model.share_scale.assign(generator.uniform(0, 1, width), generator.uniform(0.5, 2, width))

@@ -12,13 +12,14 @@ from scipy.optimize import nnls
 from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_ngrams import packed_keys
-from kmha.layers.linear_pairs import LinearPairs, pair_keys
+from kmha.layers.linear_pairs import PARTS, LinearPairs, pair_keys
 from kmha.layers.trigrams import SIZE, TokenTrigrams
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
 from training.linear.ngrams import MIN_TEXTS, table_size
 from training.linear.weighing import smoothed_losses, weigh
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
+from training.tasks.match.overlap_network import FittedNetwork, fit_network, out_of_fold_parts
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -67,6 +68,7 @@ class PairPath:
         penalty: C.
         description: The model in one line.
         ranks: Whether the encoder's loss compares rows with each other, so that any number can be added to its logits.
+        network: A network whose logits are added, and which has the factor of the layer's; None without one.
     """
 
     layer: LinearPairs
@@ -76,11 +78,13 @@ class PairPath:
     penalty: float
     description: str
     ranks: bool = False
+    network: FittedNetwork | None = None
 
     def assign(self, layer: LinearPairs, factor: float = 1.0) -> None:
-        """Sets the weights of a layer of the same shape, with the logits multiplied by a factor."""
+        """Sets the weights of a layer of the same shape; without a network the logits are multiplied by a factor."""
         layer.set_weights(self.layer.get_weights())
-        layer.scale(factor)
+        if self.network is None:
+            layer.scale(factor)
 
     def refit(self, parts: Sequence[Any], seed: int) -> "PairPath":
         """The path with the same features and penalty, fitted on the rows of several sources."""
@@ -101,14 +105,18 @@ class PairPath:
             features, values, self.target, layer.num_labels, penalty, TOLERANCE, weights
         )
         mean, scale = self.scaling
-        ends = np.cumsum([len(mean), *[layer.vocabulary_size] * 3])
-        overlap, *tokens, pairs = np.split(kernel, ends)
+        overlap, *tokens, pairs = np.split(kernel, self.ends)
         layer.set_weights(self.layer.get_weights())
         layer.kernel.assign(overlap * scale[:, None])
         layer.bias.assign(bias - (mean * scale) @ overlap)
         layer.tokens.embeddings.assign(np.concatenate(tokens, axis=1))
         layer.pairs.embeddings.assign(np.concatenate([np.zeros((1, len(bias))), pairs]))
         return dataclasses.replace(self, layer=layer, penalty=penalty), kernel, bias
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where the columns of each part of `matrix` end, except the last; see `LinearPairs.parts`."""
+        return np.cumsum([len(self.scaling[0]), *[self.layer.vocabulary_size] * 3])
 
     def matrix(self, orders: list[Overlap]) -> scipy.sparse.csr_matrix:
         """The features of rows from their overlap; of a symmetric model the mean of both orders."""
@@ -126,11 +134,63 @@ class PairPath:
 
     def logits(self, source: Any) -> np.ndarray:
         """float32 [R, C]."""
-        found = np.zeros((len(source.rows), self.layer.num_labels), np.float32)
-        compute = graph_function(self.layer.__call__, *_IDS_AND_MASKS)
+        features, parts = self.parts(source)
+        return parts.sum(axis=1) if self.network is None else self.network.logits(features, parts)
+
+    def linear_logits(self, source: Any) -> np.ndarray:
+        """Those without the network, float32 [R, C]."""
+        return self.parts(source)[1].sum(axis=1)
+
+    def parts(self, source: Any) -> tuple[np.ndarray, np.ndarray]:
+        """`LinearPairs.parts` of rows, float32 [R, F] and [R, PARTS, C]."""
+        features = np.zeros((len(source.rows), self.layer.num_features), np.float32)
+        parts = np.zeros((len(source.rows), PARTS, self.layer.num_labels), np.float32)
+        compute = graph_function(self.layer.parts, *_IDS_AND_MASKS)
         for rows, inputs in _batches(source):
-            found[rows] = compute(*inputs).numpy()
-        return found
+            features[rows], parts[rows] = (each.numpy() for each in compute(*inputs))
+        return features, parts
+
+    def with_network(
+        self, matrix: Any, features: np.ndarray, rows: Any, validation: Any, seed: int
+    ) -> "PairPath":
+        """The path with a network fitted on training rows, if the validation loss falls; see `weigh_pairs`.
+
+        The candidates of a query stay in one fold, so a single query has no network.
+
+        Args:
+            matrix: See `matrix`, of the training rows.
+            features: Overlap features of the training rows, float64 [R, F].
+            rows: The training rows, a `PairSource`.
+            validation: The validation rows.
+            seed: Random seed.
+        """
+        values, groups = rows.targets[:, 0], rows.targets[:, 1]
+        if len(np.unique(groups)) < 2:
+            return self
+        parts = out_of_fold_parts(
+            matrix,
+            self.ends,
+            values,
+            rows.weights,
+            groups,
+            self.target,
+            self.layer.num_labels,
+            self.penalty,
+            TOLERANCE,
+            seed,
+        )
+        network = fit_network(features, parts, values, rows.weights, self.target, seed)
+        if network is None:
+            return self
+        checked, targets = self.parts(validation), validation.targets[:, 0]
+        linear, added = checked[1].sum(axis=1), network.logits(*checked)
+        first, second, bias = weigh_pairs(linear, added, targets, self.target)
+        if not second:
+            return self
+        network = network.scaled(first, second, bias)
+        loss = float(_losses(network.logits(*checked), targets, self.target).mean())
+        description = f"{self.description}, with a network of {network.units} units {loss:.3f}"
+        return dataclasses.replace(self, network=network, description=description)
 
 
 def fit_pair_path(
@@ -191,7 +251,8 @@ def fit_pair_path(
         f"{kind} regression on overlap, {spelling}tokens and {len(keys):,} pairs of tokens, C {path.penalty:g},"
         f" validation loss {loss:.3f}"
     )
-    return dataclasses.replace(path, description=description)
+    path = dataclasses.replace(path, description=description)
+    return path.with_network(features, numbers, rows, validation, seed)
 
 
 def _sample(source: Any, seed: int) -> Any:

@@ -175,6 +175,10 @@ class MatchTask(MatchSettings, Task):
         path = fit_pair_path(train, validation, self.target, len(labels), part, self.symmetric, seed)
         return path and dataclasses.replace(path, ranks=self.loss in LISTS)
 
+    def predict_with_path(self, evaluator: Any, linear: Any, source: Any) -> Any:
+        """The predictions of `evaluator.predict(source)` by the linear path without its network."""
+        return evaluator.with_outputs(source, linear.linear_logits(source)).predict(source)
+
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
     ) -> Any:
@@ -195,9 +199,12 @@ class MatchTask(MatchSettings, Task):
             linear_rows=None if linear is None else linear.layer.rows,
             linear_slots=1 if linear is None else linear.layer.slots,
             linear_trigrams=0 if linear is None else linear.layer.trigrams,
+            overlap_units=0 if linear is None or linear.network is None else linear.network.units,
             name="matcher",
         )
         model.build()
+        if model.network is not None:
+            linear.network.assign(model.network)
         return model
 
     def initialize(self, model: Any, source: Any) -> None:

@@ -1,0 +1,69 @@
+"""The network on the overlap of two texts: its logits, extreme inputs, and factors."""
+
+import numpy as np
+import pytest
+
+from kmha.errors import InputError
+from kmha.layers.overlap_network import LARGEST_INPUT, OverlapNetwork
+from tests.kmha.models.tiny_pairs import A, B, matcher, new_matcher, pair_features
+from tests.layer_checks import compiled, to_numpy
+
+F, P, C, U = 4, 3, 2, 5
+GENERATOR = np.random.default_rng(0)
+FEATURES = GENERATOR.normal(size=(6, F)).astype("float32")
+PARTS = GENERATOR.normal(size=(6, P, C)).astype("float32")
+
+
+@pytest.fixture
+def layer() -> OverlapNetwork:
+    layer = OverlapNetwork(C, F + P * C, U)
+    layer.build()
+    generator = np.random.default_rng(1)
+    for weight in layer.weights:
+        weight.assign(generator.normal(size=weight.shape))
+    return layer
+
+
+def test_logits_are_those_of_numpy(layer):
+    inputs = np.hstack([FEATURES, PARTS.reshape(6, -1)])
+    inputs = np.clip((inputs - to_numpy(layer.mean)) * to_numpy(layer.factors_of_inputs), -4, 4)
+    hidden = np.maximum(inputs @ to_numpy(layer.hidden_kernel) + to_numpy(layer.hidden_bias), 0)
+    expected = hidden @ to_numpy(layer.kernel) + to_numpy(layer.bias)
+    expected += PARTS.sum(axis=1) * to_numpy(layer.factors)
+    for name, call in {"eager": layer, **compiled(layer)}.items():
+        np.testing.assert_allclose(to_numpy(call(FEATURES, PARTS)), expected, atol=1e-5, err_msg=name)
+
+
+def test_extreme_features_are_limited(layer):
+    largest = to_numpy(layer.mean)[:F] + 1.01 * LARGEST_INPUT / np.abs(to_numpy(layer.factors_of_inputs)[:F])
+    found = to_numpy(layer(np.stack([largest, 1e6 * largest]).astype("float32"), PARTS[:2] * 0))
+    assert np.isfinite(found).all()
+    signs = np.sign(largest) == np.sign(largest - to_numpy(layer.mean)[:F])
+    if signs.all():
+        np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("factors", [0.0, 0.5, (2.0, 0.25)])
+def test_factors_change_the_logits_alone(layer, factors):
+    before = to_numpy(layer(FEATURES, PARTS))
+    layer.scale(np.array(factors, "float32"))
+    np.testing.assert_allclose(to_numpy(layer(FEATURES, PARTS)), before * np.array(factors), atol=1e-5)
+
+
+def test_a_matcher_adds_the_network_and_scales_it_with_the_linear_model():
+    model = new_matcher("cross, network")
+    model.build()
+    for mine, other in zip(model.weights, matcher("cross, network").weights, strict=True):
+        mine.assign(other)
+    features = pair_features(model, A, B)
+    whole, overlap = (to_numpy(each(features)) for each in (model, model.overlap_logits))
+    encoder = whole - overlap
+    linear = to_numpy(model.linear(*model._inputs(features, "wordpiece")))
+    assert np.abs(overlap - linear).min() > 1e-3
+    model.scale_paths(0.5, 2.0, 1.0)
+    np.testing.assert_allclose(to_numpy(model(features)), 0.5 * overlap + 2 * encoder + 1, atol=1e-4)
+
+
+def test_a_network_needs_a_linear_model():
+    with pytest.raises(InputError, match="overlap_units must be 0 without linear_rows, got 3"):
+        new_matcher("cross", overlap_units=3)

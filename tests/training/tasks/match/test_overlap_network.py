@@ -1,0 +1,99 @@
+"""The fit of the network on the overlap: what a linear model lacks, each target, and rows that lack a label."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from kmha.layers.linear_pairs import PARTS
+from tests.training.tasks.match.test_initialization import source_of
+from tests.training.tasks.match.test_linear_path import SHAPES, fit
+from training.tasks.match.initialization import fit_linear
+from training.tasks.match.linear_path import fit_pair_path
+from training.tasks.match.overlap_network import NETWORKS, UNITS, fit_network, out_of_fold_parts
+
+ROWS = 1500
+
+
+def rows_where_signs_differ(target: str, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two features whose product determines the value, parts that know nothing, and the values."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(ROWS, 2))
+    product = features[:, 0] * features[:, 1]
+    values = 100 + 10 * product if target == "graded" else (product > 0).astype(float)
+    if outputs == 3:
+        values += product > 0.8
+    return features, generator.normal(size=(ROWS, PARTS, outputs)), values
+
+
+@pytest.mark.parametrize(("target", "outputs"), [*SHAPES.items(), ("classes", 2)])
+def test_it_learns_what_a_linear_model_cannot(target, outputs):
+    features, parts, values = rows_where_signs_differ(target, outputs)
+    half = ROWS // 2
+    network = fit_network(features[:half], parts[:half], values[:half], np.ones(half), target, seed=0)
+    assert network is not None and network.units == NETWORKS * UNITS
+    logits, true = network.logits(features[half:], parts[half:]), values[half:]
+    assert logits.shape == (half, outputs)
+    if target == "graded":
+        assert np.corrcoef(logits[:, 0], true)[0, 1] > 0.9 and abs(logits.mean() - true.mean()) < 2
+    else:
+        found = logits[:, 0] > 0 if outputs == 1 else logits.argmax(axis=1)
+        assert np.mean(found == true) > 0.85
+
+
+def test_the_sum_has_its_factors():
+    features, parts, values = rows_where_signs_differ("binary", 1)
+    network = fit_network(features, parts, values, np.ones(ROWS), "binary", seed=0)
+    assert network is not None
+    joined = network.scaled(0.5, 2.0, 0.25).logits(features, parts)
+    np.testing.assert_allclose(
+        joined, 0.5 * parts.sum(axis=1) + 2 * network.logits(features, parts) + 0.25, atol=1e-4
+    )
+
+
+def test_rows_without_a_label_have_no_network():
+    features, parts, values = rows_where_signs_differ("classes", 3)
+    assert fit_network(features, parts, np.minimum(values, 1), np.ones(ROWS), "classes", seed=0) is None
+    assert fit_network(features, parts[:, :, :1], np.ones(ROWS), np.ones(ROWS), "binary", seed=0) is None
+
+
+def test_parts_are_of_models_that_were_not_fitted_on_the_group():
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 5)
+    # A column for each group, whose rows have a random label of their own: other groups teach nothing about it.
+    values = generator.integers(0, 2, 40)[groups].astype(float)
+    dense = np.hstack([generator.normal(size=(200, 1)), np.eye(40)[groups]])
+    matrix = scipy.sparse.csr_matrix(dense)
+    ends = np.array([1, 11, 21, 31])
+    arguments = (values, np.ones(200), groups, "binary", 1, 1.0, 1e-4, 0)
+    parts = out_of_fold_parts(matrix, ends, *arguments)
+    assert parts.shape == (200, PARTS, 1)
+    np.testing.assert_array_equal(parts[:, 1:], 0.0)
+    kernel, _ = fit_linear(matrix, values, "binary", 1)
+    assert np.abs(kernel[1:]).min() > 0.1
+
+
+def test_a_single_query_has_no_network(inputs):
+    source = source_of(inputs, np.arange(30) % 2, range(30))
+    source.targets[:, 1] = 7
+    path = fit_pair_path(source, source, "binary", 1, inputs.preprocessor.parts[0], symmetric=False, seed=0)
+    assert path is not None and path.network is None
+
+
+def test_a_network_that_does_not_lower_the_loss_is_left_out(inputs, monkeypatch):
+    path, _ = fit(inputs, "binary")
+    assert path.network is None or path.network.weights["kernel"].any()
+    monkeypatch.setattr("training.tasks.match.linear_path.weigh_pairs", lambda *arguments: (1.3, 0.0, 0.0))
+    path, source = fit(inputs, "binary")
+    assert path.network is None
+    np.testing.assert_array_equal(path.logits(source), path.linear_logits(source))
+    monkeypatch.setattr("training.tasks.match.linear_path.weigh_pairs", lambda *arguments: (0.0, 1.5, 0.0))
+    path, source = fit(inputs, "binary")
+    assert path.network is not None and "with a network of 64 units" in path.description
+    # Its factor of the linear model may be 0; the linear model alone is not changed.
+    alone = dataclasses.replace(path, network=None)
+    np.testing.assert_array_equal(path.linear_logits(source), alone.logits(source))
+    refitted = path.refit((source, source), seed=0)
+    assert refitted.network is path.network
+    assert np.abs(refitted.linear_logits(source) - path.linear_logits(source)).max() > 0
