@@ -64,6 +64,6 @@ class OverlapNetwork(ConfigurableLayer):
         for weight in (self.factors, self.kernel, self.bias):
             weight.assign(weight * factors)
 
-    def compute_output_shape(self, overlap_shape=None, parts_shape=None):
+    def compute_output_shape(self, overlap_shape, parts_shape=None):
         """[B, C]."""
         return (overlap_shape[0], self.num_labels)

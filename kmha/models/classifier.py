@@ -144,8 +144,12 @@ class TextClassifier(SingleEncoder, keras.Model):
         for weights in (self.head.kernel, self.head.bias):
             weights.assign(weights * encoder)
 
-    def with_linear_path(self, rows: int = 0, slots: tuple[int, ...] = ()) -> "TextClassifier":
-        """A copy with the same weights, but with another linear path, whose weights are zeros; without arguments none.
+    def without_linear_path(self) -> "TextClassifier":
+        """A copy with the same weights, but without a linear path."""
+        return self.with_linear_path(0, ())
+
+    def with_linear_path(self, rows: int, slots: tuple[int, ...]) -> "TextClassifier":
+        """A copy with the same weights, but with another linear path, whose weights are zeros.
 
         See `linear_rows` and `linear_slots` of the class; the slots are displaced.
         """

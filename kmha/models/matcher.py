@@ -251,6 +251,7 @@ class TextMatcher(keras.Model):
 
     def scale_overlap(self, factors) -> None:
         """Multiplies `overlap_logits` by a number or by one for each label, float [C]."""
+        assert self.linear is not None
         (self.network or self.linear).scale(factors)
 
     def scale_paths(self, linear: float, encoder: float, bias: float = 0.0) -> None:
@@ -259,6 +260,17 @@ class TextMatcher(keras.Model):
         self.scale_overlap(linear)
         self.head.kernel.assign(self.head.kernel * encoder)
         self.head.bias.assign(self.head.bias * encoder + bias)
+
+    def without_linear_path(self) -> "TextMatcher":
+        """A copy with the same weights, but without a linear model and its network."""
+        same = type(self).from_config({**self.get_config(), "linear_rows": None, "overlap_units": 0})
+        same.build()
+        parts = (part for part in (self.linear, self.network) if part is not None)
+        left_out = {id(weight) for part in parts for weight in part.weights}
+        weights = (weight for weight in self.weights if id(weight) not in left_out)
+        for target, weight in zip(same.weights, weights, strict=True):
+            target.assign(ops.convert_to_numpy(weight))
+        return same
 
     def vectors(self, features, side: str, training=None):
         """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before cross-attention.

@@ -76,10 +76,11 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
         raise InputError("--encoder.size none: expected --encoder.linear, got none of both")
     scratch = not config.encoder.pretrained
     has_overlap = config.match.form != "bi" and config.match.overlap is not False
-    # The path of a checkpoint's encoder is that of texts; those of pairs and words were not compared.
+    # A path of words was not compared with a checkpoint's encoder.
     linear = config.distill.teacher is None and (
         config.task == "classify"
-        or (scratch and (config.task == "tag" or (config.task == "match" and has_overlap)))
+        or (config.task == "match" and has_overlap)
+        or (config.task == "tag" and scratch)
     )
     if config.encoder.size == NO_ENCODER and not (linear and scratch and config.task == "classify"):
         raise InputError(
@@ -87,8 +88,8 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
         )
     if config.encoder.linear and not linear:
         raise InputError(
-            "--encoder.linear: expected --task classify, or without --encoder.pretrained also tag, or match with"
-            " overlap; and no --distill.teacher"
+            "--encoder.linear: expected --task classify, match with overlap, or without --encoder.pretrained also tag;"
+            " and no --distill.teacher"
         )
     # A linear path and its encoder profit from whole documents; a window has a length of its own.
     is_path_of_texts = linear and scratch and config.task == "classify" and config.encoder.linear is not False

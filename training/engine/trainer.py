@@ -213,9 +213,9 @@ def _join_paths(
         # The validation rows are not predicted again. If the path is refitted on them, calibration and thresholds
         # depend on these logits of models that were not trained on a row.
         evaluator = evaluator.with_outputs(validation, outputs)
-    if config.task == "classify" and not np.any(factors[0]):
+    if config.task != "tag" and not np.any(factors[0]):
         # A checkpoint's encoder may need no path.
-        evaluator = dataclasses.replace(evaluator, model=evaluator.model.with_linear_path())
+        evaluator = dataclasses.replace(evaluator, model=evaluator.model.without_linear_path())
     elif refitted is not None:
         if config.task == "classify" and refitted.ngrams is not linear.ngrams:
             evaluator = dataclasses.replace(evaluator, model=refitted.copy_into(evaluator.model, factors[0]))

@@ -349,7 +349,7 @@ def train_few_labels(
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
     best, losses = train_best_candidate(trainer, config.fewshot.mode)
     logits = best.logits
-    if config.encoder.linear:
+    if config.encoder.linear and config.task == "classify":
         model, logits = add_linear_path(trainer, best.logits, inputs.preprocessor, labels, config.train.seed)
     held_out = None
     if data.is_cross_validated:

@@ -58,10 +58,21 @@ def test_a_matcher_adds_the_network_and_scales_it_with_the_linear_model():
     features = pair_features(model, A, B)
     whole, overlap = (to_numpy(each(features)) for each in (model, model.overlap_logits))
     encoder = whole - overlap
-    linear = to_numpy(model.linear(*model._inputs(features, "wordpiece")))
+    assert model.linear is not None
+    linear = to_numpy(model.linear(*(features[name] for name in model.input_names)))
     assert np.abs(overlap - linear).min() > 1e-3
     model.scale_paths(0.5, 2.0, 1.0)
     np.testing.assert_allclose(to_numpy(model(features)), 0.5 * overlap + 2 * encoder + 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cross, network", "joint, symmetric, linear", "cross, linear"])
+def test_the_linear_model_and_its_network_can_be_left_out(name):
+    model = matcher(name)
+    features = pair_features(model, A, B)
+    without = model.without_linear_path()
+    assert without.linear is without.network is None
+    expected = to_numpy(model(features)) - to_numpy(model.overlap_logits(features))
+    np.testing.assert_allclose(to_numpy(without(features)), expected, atol=1e-4)
 
 
 def test_a_network_needs_a_linear_model():

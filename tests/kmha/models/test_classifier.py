@@ -120,7 +120,7 @@ def test_a_linear_path_is_added_and_removed_with_the_weights_of_the_encoder():
     np.testing.assert_array_equal(to_numpy(joined(rows)), to_numpy(model(rows)))
     joined.linear.bias.assign([1.0, 2.0, 3.0])
     np.testing.assert_allclose(to_numpy(joined(rows)) - to_numpy(model(rows)), [[1, 2, 3]] * 2, rtol=1e-5)
-    without = joined.with_linear_path()
+    without = joined.without_linear_path()
     assert without.linear is None
     np.testing.assert_array_equal(to_numpy(without(rows)), to_numpy(model(rows)))
 

@@ -349,14 +349,17 @@ def test_models_from_scratch_have_a_linear_path(task, settings, expected):
     assert bool(encoder.ngram_buckets) != expected
     if not expected:
         with pytest.raises(
-            InputError, match="--encoder.linear: expected --task classify, or without --encoder.pretrained"
+            InputError, match="--encoder.linear: expected --task classify, match with overlap, or without"
         ):
             resolve_config(dataclasses.replace(config, encoder=EncoderSection(linear=True)))
 
 
-@pytest.mark.parametrize(("task", "expected"), [("classify", True), ("match", False), ("tag", False)])
-def test_classifiers_with_a_checkpoint_have_a_linear_path(run, task, expected):
-    config = dataclasses.replace(starting_from(run), task=task)
+@pytest.mark.parametrize(
+    ("task", "form", "expected"),
+    [("classify", "", True), ("match", "", True), ("match", "bi", False), ("tag", "", False)],
+)
+def test_models_with_a_checkpoint_have_a_linear_path(run, task, form, expected):
+    config = dataclasses.replace(starting_from(run), task=task, match=MatchSettings(form=form))
     resolved = resolve_config(config)
     assert resolved.encoder.linear is expected
     # Checkpoints were trained on whole texts.

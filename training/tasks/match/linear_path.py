@@ -68,6 +68,7 @@ class PairPath:
         penalty: C.
         description: The model in one line.
         ranks: Whether the encoder's loss compares rows with each other, so that any number can be added to its logits.
+        is_base: Whether it is the model to improve on, not a pretrained encoder.
         network: A network whose logits are added, and which has the factor of the layer's; None without one.
     """
 
@@ -78,6 +79,7 @@ class PairPath:
     penalty: float
     description: str
     ranks: bool = False
+    is_base: bool = True
     network: FittedNetwork | None = None
 
     def assign(self, layer: LinearPairs, factor: float = 1.0) -> None:
@@ -129,8 +131,10 @@ class PairPath:
     def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, ...]:
         """The factors of logits of both paths, [R, C], and the bias; see `weigh_pairs`."""
         shift = float(linear.mean() - encoder.mean()) if self.ranks else 0.0
-        first, second, bias = weigh_pairs(linear, encoder + shift, targets[:, 0], self.target)
-        return first, second, bias + second * shift
+        base, added = (linear, encoder + shift) if self.is_base else (encoder + shift, linear)
+        *factors, bias = weigh_pairs(base, added, targets[:, 0], self.target)
+        of_linear, of_encoder = factors if self.is_base else factors[::-1]
+        return of_linear, of_encoder, bias + of_encoder * shift
 
     def logits(self, source: Any) -> np.ndarray:
         """float32 [R, C]."""
@@ -270,7 +274,7 @@ def _shape_of(layer: LinearPairs) -> dict[str, Any]:
 
 
 def weigh_pairs(
-    linear: np.ndarray, encoder: np.ndarray, values: np.ndarray, target: str
+    base: np.ndarray, added: np.ndarray, values: np.ndarray, target: str
 ) -> tuple[float, float, float]:
     """The factors, at least 0, of two logits [R, C], and a bias that only graded pairs have.
 
@@ -278,15 +282,15 @@ def weigh_pairs(
     graded pairs the squared error is lowest.
     """
     if target == "graded":
-        both = np.concatenate([linear, encoder], axis=1).astype(np.float64)
+        both = np.concatenate([base, added], axis=1).astype(np.float64)
         # Two more rows have factors of one half, so that a few rows, or equal values, do not decide alone.
         prior = np.sqrt(2 * both.var()) * np.eye(2)
         rows = np.concatenate([both - both.mean(axis=0), prior])
         factors, _ = nnls(rows, np.concatenate([values - values.mean(), prior.sum(axis=1) / 2]))
         return float(factors[0]), float(factors[1]), float(values.mean() - both.mean(axis=0) @ factors)
     if target == "binary":
-        linear, encoder, values = _two_classes(linear), _two_classes(encoder), values > 0
-    return (*weigh(linear, encoder, values.astype(np.int64)), 0.0)
+        base, added, values = _two_classes(base), _two_classes(added), values > 0
+    return (*weigh(base, added, values.astype(np.int64)), 0.0)
 
 
 def _losses(logits: np.ndarray, values: np.ndarray, target: str) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class FittedNetwork:
 
 def out_of_fold_parts(
     matrix: Any,
-    ends: Sequence[int],
+    ends: np.ndarray,
     values: np.ndarray,
     weights: np.ndarray,
     groups: np.ndarray,

@@ -185,6 +185,7 @@ class MatchTask(MatchSettings, Task):
         """A built `TextMatcher`."""
         from kmha.models.matcher import TextMatcher
 
+        network = None if linear is None else linear.network
         model = TextMatcher(
             encoders,
             len(labels),
@@ -199,12 +200,12 @@ class MatchTask(MatchSettings, Task):
             linear_rows=None if linear is None else linear.layer.rows,
             linear_slots=1 if linear is None else linear.layer.slots,
             linear_trigrams=0 if linear is None else linear.layer.trigrams,
-            overlap_units=0 if linear is None or linear.network is None else linear.network.units,
+            overlap_units=0 if network is None else network.units,
             name="matcher",
         )
         model.build()
-        if model.network is not None:
-            linear.network.assign(model.network)
+        if network is not None:
+            network.assign(model.network)
         return model
 
     def initialize(self, model: Any, source: Any) -> None:

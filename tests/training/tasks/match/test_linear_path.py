@@ -170,6 +170,19 @@ def test_both_paths_are_weighed_for_each_target():
     assert factors[0] > 1 and factors[1] < 0.2
 
 
+def test_a_pretrained_encoder_is_the_model_to_improve_on(inputs):
+    path = dataclasses.replace(fit(inputs, "binary")[0], is_base=False)
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=(2000, 1))
+    targets = generator.random((2000, 1)) < 1 / (1 + np.exp(-2 * truth))
+    encoder, noise = truth + 0.5 * generator.normal(size=truth.shape), generator.normal(size=truth.shape)
+    of_linear, of_encoder, bias = path.weigh(noise, encoder, targets)
+    assert of_linear < 0.1 < 1 < of_encoder and bias == 0
+    assert dataclasses.replace(path, is_base=True).weigh(noise, encoder, targets)[1] > 1
+    few = path.weigh(noise[:9], encoder[:9], targets[:9])
+    assert few[0] == 0 < few[1]
+
+
 def test_scores_of_a_ranking_loss_are_shifted_before_both_paths_are_weighed(inputs):
     path = dataclasses.replace(fit(inputs, "binary", np.array([0.0, 1.0] * (ROWS // 2)))[0], ranks=True)
     generator = np.random.default_rng(0)
