@@ -14,7 +14,7 @@ from kmha.layers.trigrams import BUCKETS, Trigrams
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
 # Cosine and two shares of trigrams of characters, with and without weights.
 TRIGRAM_FEATURES = 6
-# Of the logits; see `LinearPairs.parts`.
+# Of the logits; see `LinearPairs`.
 PARTS = 5
 # Tokens of a word that tell it from other words.
 TOKENS_OF_WORD = 4
@@ -51,6 +51,9 @@ class LinearPairs(ConfigurableLayer):
         mask_a: int32 [B, T]; 1 = a real token.
         ids_b: int32 [B, S].
         mask_b: int32 [B, S].
+        return_parts: Whether to return, in place of the logits, the overlap features, float32 [B, F], and the logits by
+            what they come from, float32 [B, `PARTS`, C]: the features (with the bias), tokens only in A, in both and
+            only in B, and pairs.
         Returns float32 [B, C].
     """
 
@@ -103,20 +106,13 @@ class LinearPairs(ConfigurableLayer):
             )
             setattr(self, name, weight)
 
-    def call(self, ids_a, mask_a, ids_b, mask_b):
+    def call(self, ids_a, mask_a, ids_b, mask_b, return_parts=False):
         """See the class."""
-        return ops.sum(self.parts(ids_a, mask_a, ids_b, mask_b)[1], axis=1)
-
-    def parts(self, ids_a, mask_a, ids_b, mask_b):
-        """The overlap features, float32 [B, F], and the logits by what they come from, float32 [B, `PARTS`, C].
-
-        The parts are those of the features (with the bias), of tokens only in A, in both and only in B, and of pairs.
-        """
-        found = self._parts(ids_a, mask_a, ids_b, mask_b)
-        if not self.symmetric:
-            return found
-        swapped = self._parts(ids_b, mask_b, ids_a, mask_a)
-        return tuple((one + other) / 2 for one, other in zip(found, swapped, strict=True))
+        features, parts = self._parts(ids_a, mask_a, ids_b, mask_b)
+        if self.symmetric:
+            swapped = self._parts(ids_b, mask_b, ids_a, mask_a)
+            features, parts = (features + swapped[0]) / 2, (parts + swapped[1]) / 2
+        return (features, parts) if return_parts else ops.sum(parts, axis=1)
 
     def _parts(self, ids_a, mask_a, ids_b, mask_b):
         features, *marks = self.overlap(ids_a, mask_a, ids_b, mask_b)
@@ -261,10 +257,6 @@ class LinearPairs(ConfigurableLayer):
         self.tokens.embeddings.assign(self.tokens.embeddings * ops.tile(factors, 3))
         for weight in (self.pairs.embeddings, self.kernel, self.bias):
             weight.assign(weight * factors)
-
-    def compute_output_shape(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
-        """[B, C]."""
-        return (ids_a_shape[0], self.num_labels)
 
 
 def _shares(weights_a, weights_b, in_b, in_a):

@@ -247,7 +247,9 @@ class TextMatcher(keras.Model):
         """
         assert self.linear is not None
         inputs = self._inputs(features, self.granularities[0])
-        return self.linear(*inputs) if self.network is None else self.network(*self.linear.parts(*inputs))
+        if self.network is None:
+            return self.linear(*inputs)
+        return self.network(*self.linear(*inputs, return_parts=True))
 
     def scale_overlap(self, factors) -> None:
         """Multiplies `overlap_logits` by a number or by one for each label, float [C]."""

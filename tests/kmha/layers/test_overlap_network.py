@@ -65,6 +65,19 @@ def test_a_matcher_adds_the_network_and_scales_it_with_the_linear_model():
     np.testing.assert_allclose(to_numpy(model(features)), 0.5 * overlap + 2 * encoder + 1, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["cross, network", "cross, linear"])
+def test_overlap_logits_are_computed_in_float32(name):
+    model = new_matcher(name, dtype="mixed_bfloat16")
+    model.build()
+    for mine, other in zip(model.weights, matcher(name).weights, strict=True):
+        mine.assign(other)
+    # A model passes its policy to the calls of its layers.
+    features = pair_features(model, A, B)
+    assert np.isfinite(to_numpy(model(features))).all()
+    expected = to_numpy(matcher(name).overlap_logits(features))
+    np.testing.assert_allclose(to_numpy(model.overlap_logits(features)), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["cross, network", "joint, symmetric, linear", "cross, linear"])
 def test_the_linear_model_and_its_network_can_be_left_out(name):
     model = matcher(name)

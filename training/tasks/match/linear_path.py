@@ -1,6 +1,7 @@
 """Fits the linear path of a matcher, and weighs it and the encoder on validation rows."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -117,7 +118,7 @@ class PairPath:
 
     @property
     def ends(self) -> np.ndarray:
-        """Where the columns of each part of `matrix` end, except the last; see `LinearPairs.parts`."""
+        """Where the columns of each part of `matrix` end, except the last; see the parts of `LinearPairs`."""
         return np.cumsum([len(self.scaling[0]), *[self.layer.vocabulary_size] * 3])
 
     def matrix(self, orders: list[Overlap]) -> scipy.sparse.csr_matrix:
@@ -146,10 +147,11 @@ class PairPath:
         return self.parts(source)[1].sum(axis=1)
 
     def parts(self, source: Any) -> tuple[np.ndarray, np.ndarray]:
-        """`LinearPairs.parts` of rows, float32 [R, F] and [R, PARTS, C]."""
+        """What `LinearPairs` returns for rows with `return_parts`, float32 [R, F] and [R, PARTS, C]."""
         features = np.zeros((len(source.rows), self.layer.num_features), np.float32)
         parts = np.zeros((len(source.rows), PARTS, self.layer.num_labels), np.float32)
-        compute = graph_function(self.layer.parts, *_IDS_AND_MASKS)
+        call = functools.partial(self.layer, return_parts=True)
+        compute = graph_function(call, *_IDS_AND_MASKS)
         for rows, inputs in _batches(source):
             features[rows], parts[rows] = (each.numpy() for each in compute(*inputs))
         return features, parts
