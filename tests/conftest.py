@@ -128,7 +128,8 @@ def _ranked_run(name: str, *flags: str) -> TinyRun:
         write_csv(train, [(*row[:3], f"train {row[3]}") for row in rows], header)
         write_csv(test, [*more, *odd], header)
 
-    return stored_run(name, ["--task=match", *TINY, *flags], write)
+    tiny = TINY if "--encoder.size=none" not in flags else [f for f in TINY if "--encoder" not in f]
+    return stored_run(name, ["--task=match", *tiny, *flags], write)
 
 
 @pytest.fixture(scope="session")
@@ -141,6 +142,12 @@ def symmetric_run() -> TinyRun:
     """Two granularities, the same score in either order."""
     flags = ("--match.granularities", "char", "wordpiece", "--match.symmetric")
     return _ranked_run("symmetric_run", *flags)
+
+
+@pytest.fixture(scope="session")
+def no_encoder_run() -> TinyRun:
+    """The linear path and its network."""
+    return _ranked_run("no_encoder_run", "--encoder.size=none")
 
 
 @pytest.fixture(scope="session")

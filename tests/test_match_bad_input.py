@@ -81,6 +81,7 @@ def test_a_json_row_that_is_not_a_pair_is_refused(folder, row, message):
         ("1", ["--match.loss=squares"], "--match.loss: expected cross-entropy, triplet, listwise or"),
         ("1", ["--match.best-by=map"], "--match.best-by: expected one of accuracy, f1, roc_auc, average_prec"),
         ("1", ["--match.loss=contrastive"], "--match.form: expected bi for --match.loss contrastive"),
+        ("1", ["--match.form=bi", "--encoder.size=none"], "--encoder.size none: expected --task classify, or match"),
         ("1", ["--match.form=bi", "--match.overlap=True"], "--match.overlap: expected none in the bi form"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from tests.stages import with_stages
 from training.evaluate import main as evaluate
 from training.predict import main as predict
 
-RUNS = with_stages(["cross_run", "symmetric_run", "bi_run"], ["cross_run", "bi_run"])
+RUNS = with_stages(["cross_run", "symmetric_run", "bi_run", "no_encoder_run"], ["cross_run", "bi_run"])
 RANKINGS = {"map", "mrr", "ndcg_at_10", "recall_at_1", "recall_at_5", "recall_at_10"}
 BINARY = {"accuracy", "f1", "precision", "recall", "roc_auc", "average_precision"}
 COUNTS = {"rows", "queries", "queries_without_right", "queries_with_only_right"}
@@ -100,6 +100,18 @@ def test_evaluate_scores_equal_the_predictions(name, request):
     assert set(scores["intervals"]) >= {"accuracy", "f1", "roc_auc", "map", "mrr", "ndcg_at_10"}
     # The fit reported the same scores.
     assert {key: run.outcome.json[key] for key in expected} == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_matcher_without_an_encoder_is_its_linear_path(no_encoder_run):
+    assert no_encoder_run.outcome.status == 0, no_encoder_run.outcome.err
+    assert "epoch 1/" not in no_encoder_run.outcome.err
+    bundle = Bundle.load(no_encoder_run.folder)
+    pairs = [(row["text_a"], row["text_b"]) for row in rows_of(no_encoder_run.test)]
+    overlap = bundle.model.overlap_logits(bundle.preprocessor(*map(list, zip(*pairs, strict=True))))
+    expected = 1 / (1 + np.exp(-np.asarray(overlap) - np.asarray(bundle.model.head.bias)))
+    np.testing.assert_allclose(bundle.probabilities(pairs), expected, atol=1e-5)
+    of_encoder = sum(np.prod(weight.shape) for weight in bundle.model.pairs[0].weights)
+    assert of_encoder < 2_000
 
 
 @pytest.mark.second

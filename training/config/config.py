@@ -22,6 +22,7 @@ from training.tasks.settings import (
 )
 
 BATCH_ROWS = 64
+NO_ENCODER = "none"  # --encoder.size
 # The settings that most runs need, which --help shows with those of the task.
 MAIN_FLAGS = (
     "--config",
@@ -125,7 +126,7 @@ class EncoderSection:
     """Initial weights: minilm (extra: minilm), folder or name of a published BERT, or a run folder. Default: random."""
     size: Literal["", "none", "tiny", "mini", "small"] = ""
     """Named shape: tiny (2 layers of 128), mini (4 of 256) or small (4 of 512), heads of 64; none: only the linear
-    classifier. Default: values below."""
+    path. Default: values below."""
     hidden_dim: int | None = None
     """Size of the token vectors. Default: 128."""
     num_layers: int | None = None
@@ -336,8 +337,10 @@ class ResolvedConfig(FitConfig):
 
 
 def task_section(config: FitConfig) -> TaskSettings:
-    """The settings of the task, with a pretrained encoder with the defaults for fine-tuning it."""
+    """The settings of the task, with the defaults for a pretrained encoder or for none."""
     given = given_task_section(config)
+    if config.encoder.size == NO_ENCODER:
+        return given.without_encoder()
     return given.for_pretrained() if config.encoder.pretrained else given
 
 

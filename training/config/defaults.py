@@ -14,6 +14,7 @@ from training.config.config import (
     BATCH_ROWS,
     LONG_MAX_LENGTH,
     MAX_LENGTH,
+    NO_ENCODER,
     EncoderSection,
     FitConfig,
     ResolvedConfig,
@@ -40,7 +41,6 @@ BATCH_ROWS_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 2, 6
 LEARNING_RATE_ON, LEARNING_RATE_OF_PAIRS_ON = 2e-4, 8e-5
 LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 # With the default learning rate, models overfit a few thousand pairs.
-NO_ENCODER = "none"  # --encoder.size
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 # In few texts most words occur once. Pieces of them say less about a label than whole words.
 FEW_TEXTS = 1_000
@@ -82,9 +82,10 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
         or (config.task == "match" and has_overlap)
         or (config.task == "tag" and scratch)
     )
-    if config.encoder.size == NO_ENCODER and not (linear and scratch and config.task == "classify"):
+    if config.encoder.size == NO_ENCODER and not (linear and scratch and config.task != "tag"):
         raise InputError(
-            "--encoder.size none: expected --task classify without --encoder.pretrained and --distill.teacher"
+            "--encoder.size none: expected --task classify, or match with overlap, without --encoder.pretrained and"
+            " --distill.teacher"
         )
     if config.encoder.linear and not linear:
         raise InputError(

@@ -17,10 +17,9 @@ from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.weights import assign_weights
 from kmha.text.vocabulary import Vocabulary
 from kmha.text.word_vectors import assign_vectors, read_vectors
-from training.config.config import ResolvedConfig
+from training.config.config import NO_ENCODER, ResolvedConfig
 from training.config.defaults import (
     LEARNING_RATE,
-    NO_ENCODER,
     encoder_config,
     has_new_ngrams,
     learns_residual,
@@ -168,9 +167,10 @@ def train(
     )
     if config.encoder.size == NO_ENCODER:
         if linear is None:
-            raise InputError(
-                f"--encoder.size none: expected at most {MAX_LABELS:,} labels and n-grams that occur in several texts"
-            )
+            expected = f"at most {MAX_LABELS:,} labels and n-grams that occur in several texts"
+            if config.task == "match":
+                expected = "training pairs with different labels"
+            raise InputError(f"--encoder.size none: expected {expected}")
         progress = TrainingProgress(best_epoch=0)
     else:
         progress = loop.run(resume=config.resume)
@@ -231,7 +231,7 @@ def _join_paths(
         + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
     )
     if not np.any(factors[1]):
-        hint = "; --encoder.size none trains the path alone" if config.task == "classify" else ""
+        hint = "; --encoder.size none trains it alone" if config.task != "tag" else ""
         logger.info(
             f"the model is its {path}: the encoder lowers the validation loss by no more than the"
             f" standard error{hint}"

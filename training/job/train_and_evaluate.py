@@ -12,7 +12,8 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CROSS_VALIDATED, read_manifest
 from training.cli.exceptions import NotChief
-from training.config.defaults import NO_ENCODER, has_few_texts
+from training.config.config import NO_ENCODER
+from training.config.defaults import has_few_texts
 from training.data.inputs import Inputs, Source, make_preprocessor, tokenize_for_training
 from training.data.load import Data
 from training.data.split import Large

@@ -54,6 +54,10 @@ class TaskSettings:
         """The settings with the defaults for a pretrained encoder."""
         return self
 
+    def without_encoder(self) -> Self:
+        """The settings of a model that is its linear path."""
+        return self
+
     @property
     def allow_few_labels(self) -> bool:
         """Whether a model may be trained from few labels: the task supports it, and no setting is for fine-tuning."""
@@ -182,6 +186,10 @@ class MatchSettings(TaskSettings):
     def for_pretrained(self) -> Self:
         """The joint form, without overlap features: with them a checkpoint has accuracy .757 on MRPC, without .789."""
         return dataclasses.replace(self, form=self.form or "joint", overlap=bool(self.overlap))
+
+    def without_encoder(self) -> Self:
+        """The form with the fewest parts; the linear path has overlap features of its own."""
+        return dataclasses.replace(self, form="joint", overlap=False)
 
     @property
     def allow_few_labels(self) -> bool:
