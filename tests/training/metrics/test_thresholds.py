@@ -245,7 +245,7 @@ def test_single_threshold_with_mismatched_arrays_raises(true, probabilities, mes
             [0, 1] * 200,
             [0.6, 0.9] * 200,
             0.75,
-        ),  # all of 400 rows right: no other threshold is within an error of 0
+        ),  # all of 400 rows right: no other threshold is within an error
         ([0, 1] * 200, [0.1, 0.3] * 200, 0.2),
     ],
 )
@@ -264,7 +264,8 @@ def test_steady_threshold_is_within_one_error_of_the_best(seed, rows):
         return ((scores >= np.float32(threshold)) == (true == 1)).mean()
 
     best, found = accuracy(best_threshold(true, scores)), steady_threshold(true, scores)
-    error = np.sqrt(best * (1 - best) / rows)
+    smoothed = (best * rows + 2) / (rows + 4)
+    error = np.sqrt(smoothed * (1 - smoothed) / rows)
     assert accuracy(found) >= best - error - 1e-9
     thresholds = np.linspace(0.005, 0.995, 100)  # between the scores, which have two digits
     same = [
@@ -272,6 +273,13 @@ def test_steady_threshold_is_within_one_error_of_the_best(seed, rows):
     ]
     good = [abs(each - 0.5) for each in thresholds if accuracy(each) >= best - error + 1e-9]
     assert min(same, default=1.0) <= min(good, default=1.0) + 1e-9
+
+
+def test_one_of_a_few_rows_does_not_move_the_threshold():
+    # All are right at .3, all but one at .5.
+    probabilities = np.array([*np.linspace(0.02, 0.2, 15), 0.35, *np.linspace(0.8, 0.98, 14)], np.float32)
+    assert best_threshold(np.arange(30) >= 15, probabilities) < 0.35
+    assert steady_threshold(np.arange(30) >= 15, probabilities) == 0.5
 
 
 def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
