@@ -146,7 +146,7 @@ def symmetric_run() -> TinyRun:
 
 @pytest.fixture(scope="session")
 def no_encoder_run() -> TinyRun:
-    """The linear path and its network."""
+    """The linear path alone; its few validation rows do not trust a network."""
     return _ranked_run("no_encoder_run", "--encoder.size=none")
 
 

@@ -15,6 +15,7 @@ from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call
 from tests.stages import with_stages
 from training.evaluate import main as evaluate
+from training.explain import main as explain
 from training.predict import main as predict
 
 RUNS = with_stages(["cross_run", "symmetric_run", "bi_run", "no_encoder_run"], ["cross_run", "bi_run"])
@@ -112,6 +113,16 @@ def test_a_matcher_without_an_encoder_is_its_linear_path(no_encoder_run):
     np.testing.assert_allclose(bundle.probabilities(pairs), expected, atol=1e-5)
     of_encoder = sum(np.prod(weight.shape) for weight in bundle.model.pairs[0].weights)
     assert of_encoder < 2_000
+
+
+def test_a_matcher_without_an_encoder_is_explained(no_encoder_run, tmp_path):
+    page = tmp_path / "page.html"
+    row = rows_of(no_encoder_run.test)[0]
+    outcome = call(explain, no_encoder_run.folder, row["text_a"], row["text_b"], "--out", page, "--draws", 2)
+    assert outcome.status == 0, outcome.err
+    assert row["text_a"].split()[0] in page.read_text("utf-8")
+    outcome = call(explain, no_encoder_run.folder, "--data", no_encoder_run.test, "--rows", 2, "--draws", 1)
+    assert outcome.status == 0, outcome.err
 
 
 @pytest.mark.second

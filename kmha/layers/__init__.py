@@ -23,6 +23,7 @@ from kmha.layers.encoder_block import FeedForward as FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams as LinearNgrams
 from kmha.layers.linear_pairs import LinearPairs as LinearPairs
 from kmha.layers.linear_words import LinearWords as LinearWords
+from kmha.layers.overlap_network import OverlapNetwork as OverlapNetwork
 from kmha.layers.pooling import Pooling as Pooling
 from kmha.layers.positions import PositionEmbedding as PositionEmbedding
 from kmha.layers.trigrams import Trigrams as Trigrams

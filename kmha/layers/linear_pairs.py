@@ -14,7 +14,7 @@ from kmha.layers.trigrams import BUCKETS, Trigrams
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
 # Cosine and two shares of trigrams of characters, with and without weights.
 TRIGRAM_FEATURES = 6
-# Of the logits; see `LinearPairs`.
+# Parts of the logits: numbers, tokens only in A, in both and only in B, pairs of tokens.
 PARTS = 5
 # Tokens of a word that tell it from other words.
 TOKENS_OF_WORD = 4

@@ -14,8 +14,8 @@ class OverlapNetwork(ConfigurableLayer):
     """Adds the logits of a network with one hidden layer to those of a `LinearPairs`; fitted outside of Keras.
 
     It reads the overlap features and the parts of the linear model's logits, so it learns how they depend on each
-    other: different numbers count less in texts that share all words. The linear model's weights are not changed by a
-    factor of its logits, `factors`, because the network reads its parts.
+    other: a different number counts more in texts that share all words. `factors` scales the linear model's logits
+    here; scaling the weights of the linear model would change the inputs of the network.
 
     Args:
         num_labels: C.
@@ -38,7 +38,7 @@ class OverlapNetwork(ConfigurableLayer):
         for name, shape, initializer in (
             ("factors", labels, "ones"),
             ("mean", inputs, "zeros"),
-            ("factors_of_inputs", inputs, "ones"),
+            ("input_scale", inputs, "ones"),
             ("hidden_kernel", inputs + units, "zeros"),
             ("hidden_bias", units, "zeros"),
             ("kernel", units + labels, "zeros"),
@@ -54,7 +54,7 @@ class OverlapNetwork(ConfigurableLayer):
         inputs = ops.concatenate(
             [overlap, ops.reshape(parts, (-1, parts.shape[1] * self.num_labels))], axis=-1
         )
-        inputs = ops.clip((inputs - self.mean) * self.factors_of_inputs, -LARGEST_INPUT, LARGEST_INPUT)
+        inputs = ops.clip((inputs - self.mean) * self.input_scale, -LARGEST_INPUT, LARGEST_INPUT)
         hidden = ops.relu(ops.matmul(inputs, self.hidden_kernel) + self.hidden_bias)
         linear = ops.sum(parts, axis=1) * self.factors
         return linear + ops.matmul(hidden, self.kernel) + self.bias

@@ -156,7 +156,8 @@ class EncoderSection:
     replace them by [UNK]. Default: 0.3 or 0.4; for tagging 0.2 or 0.05."""
     linear: bool | None = None
     """Add the logits of a linear model: on n-grams, for pairs on their overlap, in tagging on features of words.
-    Default: on without a teacher, but off for pairs without overlap, and for tagging with a checkpoint."""
+    Default: on without a teacher, but off for pairs in the bi form, from scratch without overlap or from few labels,
+    and for tagging with a checkpoint."""
     ngram_buckets: int | None = None
     """Rows of each hashed n-gram table, best a prime; 0: no n-grams. Default: 131071, or as in the checkpoint; 0 with
     --encoder.linear or --encoder.size. N-grams can be added to a checkpoint without n-grams."""

@@ -75,7 +75,8 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
     if config.encoder.size == NO_ENCODER and config.encoder.linear is False:
         raise InputError("--encoder.size none: expected --encoder.linear, got none of both")
     scratch = not config.encoder.pretrained
-    has_overlap = config.match.form != "bi" and config.match.overlap is not False
+    # The overlap features of a checkpoint's encoder are off by default.
+    has_overlap = config.match.form != "bi" and (config.match.overlap is not False or not scratch)
     # A path of words was not compared with a checkpoint's encoder.
     linear = config.distill.teacher is None and (
         config.task == "classify"

@@ -14,7 +14,7 @@ from training.config.config import FitConfig, differences, settings
 from training.data.load import Data
 from training.distributed.coordinator import Coordinator
 
-_PACKAGES = ("kmha", "tensorflow", "tensorflow-text", "keras", "numpy", "tokenizers")
+_PACKAGES = ("kmha", "tensorflow", "tensorflow-text", "keras", "numpy", "scikit-learn", "tokenizers")
 _SOURCES = ("kmha", "training")
 # Paths may differ between machines; the other settings concern the chief worker only.
 _NOT_SHARED = {

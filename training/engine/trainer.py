@@ -169,7 +169,7 @@ def train(
         if linear is None:
             expected = f"at most {MAX_LABELS:,} labels and n-grams that occur in several texts"
             if config.task == "match":
-                expected = "training pairs with different labels"
+                expected = "training pairs with different labels, got one label"
             raise InputError(f"--encoder.size none: expected {expected}")
         progress = TrainingProgress(best_epoch=0)
     else:
@@ -231,7 +231,8 @@ def _join_paths(
         + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
     )
     if not np.any(factors[1]):
-        hint = "; --encoder.size none trains it alone" if config.task != "tag" else ""
+        has_hint = config.task != "tag" and config.checkpoint is None
+        hint = "; --encoder.size none trains it alone" if has_hint else ""
         logger.info(
             f"the model is its {path}: the encoder lowers the validation loss by no more than the"
             f" standard error{hint}"

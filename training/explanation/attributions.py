@@ -255,7 +255,7 @@ def _add_granularity(
     its_words = [list(words[name]) for name in names]
     of = {name[len(prefix) :]: value for name, value in trace.attention.items() if name.startswith(prefix)}
     is_one_sequence = ATTENTION in of
-    if len(names) == 1 and not is_one_sequence:
+    if not of:
         # No encoder blocks.
         mixed, found = None, []
     elif len(names) == 1:

@@ -108,7 +108,8 @@ class BundleTextModel:
             self.notes.append(
                 "In the bi form there is no cross-attention: the texts are encoded independently."
             )
-        if is_pair and model.form == "joint" and model.symmetric:
+        has_blocks = is_pair and any(config.num_layers for config in model.encoder_configs.values())
+        if has_blocks and model.form == "joint" and model.symmetric:
             self.notes.append("The pair is encoded in both orders; the attention is that of A before B.")
         if is_pair and self._pairs[0].overlap:
             self.notes.append(

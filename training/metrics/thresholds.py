@@ -94,17 +94,17 @@ def best_threshold(true: np.ndarray, probabilities: np.ndarray, *, default: floa
 def steady_threshold(true: np.ndarray, probabilities: np.ndarray, *, middle: float = 0.5) -> float:
     """Finds the threshold of a binary label nearest to the middle whose accuracy is near the best.
 
-    Near means within one standard error, which is estimated with two more right and two more wrong rows: a few dozen
-    rows that are all right would else have none, and one row would move the threshold far. It generalizes better than
-    the best threshold. With out-of-fold probabilities of MRPC, thresholds from 408 random rows gave the other rows
-    accuracy .7540 and F1 .8275, the best thresholds .7492 and .8225 (300 samples); of sts_zh accuracies of .9907 and
-    .9908.
+    Near means within one standard error, of a share with two more right and two more wrong rows: a few dozen rows that
+    are all right would otherwise have an error of 0, and one row would move the threshold far. It generalizes better
+    than the best threshold. With out-of-fold probabilities of MRPC, thresholds from 408 random rows gave the other
+    rows accuracy .7540 and F1 .8275, the best thresholds .7492 and .8225 (300 samples); of sts_zh accuracies of .9907
+    and .9908 (the error without added rows).
 
     The result is a float32 number, or `middle` itself, the threshold of a calibrated probability, if it is good enough
     or there are no rows. Arguments and errors are those of `best_threshold`.
 
     Source: the one-standard-error rule, Breiman et al. 1984, Classification and Regression Trees, section 3.4.3; the
-    error, Agresti and Coull 1998, "Approximate Is Better than 'Exact'".
+    share, Agresti and Coull 1998, "Approximate Is Better than 'Exact'".
     """
     right, edges = _accuracies(true, probabilities)
     rows = len(right) - 1

@@ -151,8 +151,9 @@ class Task(TaskSettings, abc.ABC):
 
         It has `description`, a line; `logits(source)` of rows, float32 [R, C]; `assign(layer, factor)`, which sets
         `linear` of the model; `weigh(linear, encoder, targets)`, the arguments of `scale_paths` of the model with the
-        lowest loss; and `refit(sources, seed)`, the same model fitted on the rows of several sources. `alone`: the
-        model has no encoder.
+        lowest loss; `refit(sources, seed)`, the same model fitted on the rows of several sources; and, of texts and
+        pairs, `is_base`, whether it is the model to improve on. That of pairs has a `network`, or None; with one,
+        `assign` does not apply the factor, which the network has. `alone`: the model has no encoder.
         """
         return None
 

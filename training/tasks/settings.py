@@ -188,8 +188,8 @@ class MatchSettings(TaskSettings):
         return dataclasses.replace(self, form=self.form or "joint", overlap=bool(self.overlap))
 
     def without_encoder(self) -> Self:
-        """The form with the fewest parts; the linear path has overlap features of its own."""
-        return dataclasses.replace(self, form="joint", overlap=False)
+        """The form with the fewest parts, if none is set; the linear path has overlap features of its own."""
+        return dataclasses.replace(self, form=self.form or "joint", overlap=False, share_weights=True)
 
     @property
     def allow_few_labels(self) -> bool:

@@ -26,7 +26,9 @@ def layer() -> OverlapNetwork:
 
 def test_logits_are_those_of_numpy(layer):
     inputs = np.hstack([FEATURES, PARTS.reshape(6, -1)])
-    inputs = np.clip((inputs - to_numpy(layer.mean)) * to_numpy(layer.factors_of_inputs), -4, 4)
+    inputs = np.clip(
+        (inputs - to_numpy(layer.mean)) * to_numpy(layer.input_scale), -LARGEST_INPUT, LARGEST_INPUT
+    )
     hidden = np.maximum(inputs @ to_numpy(layer.hidden_kernel) + to_numpy(layer.hidden_bias), 0)
     expected = hidden @ to_numpy(layer.kernel) + to_numpy(layer.bias)
     expected += PARTS.sum(axis=1) * to_numpy(layer.factors)
@@ -35,12 +37,13 @@ def test_logits_are_those_of_numpy(layer):
 
 
 def test_extreme_features_are_limited(layer):
-    largest = to_numpy(layer.mean)[:F] + 1.01 * LARGEST_INPUT / np.abs(to_numpy(layer.factors_of_inputs)[:F])
-    found = to_numpy(layer(np.stack([largest, 1e6 * largest]).astype("float32"), PARTS[:2] * 0))
-    assert np.isfinite(found).all()
-    signs = np.sign(largest) == np.sign(largest - to_numpy(layer.mean)[:F])
-    if signs.all():
-        np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    layer.mean.assign(np.zeros(layer.mean.shape))
+    largest = 1.01 * LARGEST_INPUT / np.abs(to_numpy(layer.input_scale)[:F])
+    found = to_numpy(
+        layer(np.stack([0.5 * largest, largest, 1e6 * largest]).astype("float32"), PARTS[:3] * 0)
+    )
+    np.testing.assert_allclose(found[1], found[2], atol=1e-5)
+    assert np.abs(found[0] - found[1]).max() > 0.1
 
 
 @pytest.mark.parametrize("factors", [0.0, 0.5, (2.0, 0.25)])

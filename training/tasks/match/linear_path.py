@@ -18,7 +18,7 @@ from kmha.layers.trigrams import SIZE, TokenTrigrams
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
 from training.linear.ngrams import MIN_TEXTS, table_size
-from training.linear.weighing import smoothed_losses, weigh
+from training.linear.weighing import smoothed_losses, trusted_share, weigh
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
 from training.tasks.match.overlap_network import FittedNetwork, fit_network, out_of_fold_parts
 
@@ -190,12 +190,12 @@ class PairPath:
             return self
         checked, targets = self.parts(validation), validation.targets[:, 0]
         linear, added = checked[1].sum(axis=1), network.logits(*checked)
-        first, second, bias = weigh_pairs(linear, added, targets, self.target)
-        if not second:
+        path_factor, network_factor, bias = weigh_pairs(linear, added, targets, self.target)
+        if not network_factor:
             return self
-        network = network.scaled(first, second, bias)
+        network = network.scaled(path_factor, network_factor, bias)
         loss = float(_losses(network.logits(*checked), targets, self.target).mean())
-        description = f"{self.description}, with a network of {network.units} units {loss:.3f}"
+        description = f"{self.description}, {loss:.3f} with a network of {network.units} units"
         return dataclasses.replace(self, network=network, description=description)
 
 
@@ -245,10 +245,10 @@ def fit_pair_path(
     factor = SCALE_WITHOUT_TRIGRAMS if tables is None else 1.0
     scale = factor / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
     unfitted = PairPath(layer, target, (numbers.mean(axis=0), scale), keys, 0.0, "")
-    features, checked = (unfitted.matrix(each) for each in (orders, checked_orders))
+    matrix, checked = (unfitted.matrix(each) for each in (orders, checked_orders))
     tried = []
     for penalty in PENALTIES:
-        path, kernel, bias = unfitted.fitted(features, values, rows.weights, penalty)
+        path, kernel, bias = unfitted.fitted(matrix, values, rows.weights, penalty)
         loss = float(_losses(checked @ kernel + bias, validation.targets[:, 0], target).mean())
         tried.append((loss, path))
     loss, path = min(tried, key=lambda each: each[0])
@@ -258,7 +258,7 @@ def fit_pair_path(
         f" validation loss {loss:.3f}"
     )
     path = dataclasses.replace(path, description=description)
-    return path.with_network(features, numbers, rows, validation, seed)
+    return path.with_network(matrix, numbers, rows, validation, seed)
 
 
 def _sample(source: Any, seed: int) -> Any:
@@ -281,15 +281,27 @@ def weigh_pairs(
     """The factors, at least 0, of two logits [R, C], and a bias that only graded pairs have.
 
     For binary pairs and classes see `weigh`. A bias that is fitted to a few hundred rows would mostly be noise. For
-    graded pairs the squared error is lowest.
+    graded pairs the squared error is lowest, and the factors lie between those and the ones of the base alone; see
+    `trusted_share`.
     """
     if target == "graded":
         both = np.concatenate([base, added], axis=1).astype(np.float64)
-        # Two more rows have factors of one half, so that a few rows, or equal values, do not decide alone.
-        prior = np.sqrt(2 * both.var()) * np.eye(2)
-        rows = np.concatenate([both - both.mean(axis=0), prior])
-        factors, _ = nnls(rows, np.concatenate([values - values.mean(), prior.sum(axis=1) / 2]))
-        return float(factors[0]), float(factors[1]), float(values.mean() - both.mean(axis=0) @ factors)
+        mean = both.mean(axis=0)
+
+        def fitted(columns: int, factor: float) -> np.ndarray:
+            # Two more rows have this factor, so that a few rows, or equal values, do not decide alone.
+            prior = np.sqrt(2 * both.var()) * np.eye(columns)
+            rows = np.concatenate([(both - mean)[:, :columns], prior])
+            found, _ = nnls(rows, np.concatenate([values - values.mean(), factor * prior.sum(axis=1)]))
+            return np.pad(found, (0, 2 - columns))
+
+        def errors(factors: np.ndarray) -> np.ndarray:
+            return ((both - mean) @ factors - (values - values.mean())) ** 2
+
+        joined, alone = fitted(2, 0.5), fitted(1, 1.0)
+        share = trusted_share(errors(alone) - errors(joined))
+        factors = share * joined + (1 - share) * alone
+        return float(factors[0]), float(factors[1]), float(values.mean() - mean @ factors)
     if target == "binary":
         base, added, values = _two_classes(base), _two_classes(added), values > 0
     return (*weigh(base, added, values.astype(np.int64)), 0.0)

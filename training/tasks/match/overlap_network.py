@@ -15,6 +15,8 @@ from training.tasks.match.initialization import fit_linear
 FOLDS = 5
 # The mean of several networks, which is one with as many times the hidden units, depends less on the initial weights.
 NETWORKS, UNITS = 4, 16
+# The parts of more labels would take much memory.
+MOST_LABELS = 50
 # L2 penalty of the sum of the losses; see docs/decisions/017-linear-path.md.
 PENALTY = 20.0
 # An approximate optimum is sufficient.
@@ -103,7 +105,7 @@ def out_of_fold_parts(
 def fit_network(
     features: np.ndarray, parts: np.ndarray, values: np.ndarray, weights: np.ndarray, target: str, seed: int
 ) -> FittedNetwork | None:
-    """Fits a network to rows; None if the rows lack a label.
+    """Fits a network to rows; None if the rows lack a label, or with more than `MOST_LABELS` labels.
 
     Args:
         features: Overlap features, float64 [R, F].
@@ -114,6 +116,8 @@ def fit_network(
         seed: Random seed.
     """
     outputs = parts.shape[2]
+    if outputs > MOST_LABELS:
+        return None
     inputs = np.hstack([features, parts.reshape(len(parts), -1)])
     mean, spread = inputs.mean(axis=0), inputs.std(axis=0)
     # Constant inputs are left out.
@@ -131,7 +135,9 @@ def fit_network(
         kind = MLPClassifier
     hidden, hidden_bias, kernel, bias = [], [], [], np.zeros(outputs)
     for number in range(NETWORKS):
-        network = kind(hidden_layer_sizes=(UNITS,), random_state=seed * NETWORKS + number, **options)
+        network = kind(
+            hidden_layer_sizes=(UNITS,), random_state=(seed * NETWORKS + number) % 2**32, **options
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             network.fit(inputs, targets, sample_weight=weights)
@@ -147,7 +153,7 @@ def fit_network(
         {
             "factors": np.zeros(outputs),
             "mean": mean,
-            "factors_of_inputs": factors,
+            "input_scale": factors,
             "hidden_kernel": np.hstack(hidden),
             "hidden_bias": np.concatenate(hidden_bias),
             "kernel": np.concatenate(kernel),

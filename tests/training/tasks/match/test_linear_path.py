@@ -160,7 +160,9 @@ def test_both_paths_are_weighed_for_each_target():
     linear_factor, encoder_factor, bias = weigh_pairs(*one, 2 * truth[:, 0] + 3, "graded")
     assert linear_factor > encoder_factor > 0 and abs(bias - 3) < 0.1
     few = weigh_pairs(one[0][:2], one[1][:2], np.ones(2), "graded")
-    assert 0 < few[0] < 1 and 0 < few[1] < 1
+    assert 0 < few[0] < 1 and few[1] == 0
+    noise = weigh_pairs(one[0], generator.normal(size=(2000, 1)), 2 * truth[:, 0] + 3, "graded")
+    assert noise[0] > 1 and noise[1] < 0.05
     probability = 1 / (1 + np.exp(-2 * truth[:, 0]))
     factors = weigh_pairs(*one, generator.random(2000) < probability, "binary")
     assert factors[0] > factors[1] > 0 and factors[2] == 0
