@@ -14,7 +14,7 @@ from kmha.layers.comparison import unit_vectors
 from kmha.layers.document_windows import WindowMode, WindowPooling, split_documents
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.pooling import Pooling
-from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm
+from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm, weights_without
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -156,13 +156,10 @@ class TextClassifier(SingleEncoder, keras.Model):
         linear = {"linear_rows": rows, "linear_slots": slots, "linear_displaced": True}
         same = type(self).from_config({**self.get_config(), **linear})
         same.build()
-        for target, weight in zip(same._weights_of_encoder(), self._weights_of_encoder(), strict=True):
+        own, others = (weights_without(model, model.linear) for model in (self, same))
+        for target, weight in zip(others, own, strict=True):
             target.assign(ops.convert_to_numpy(weight))
         return same
-
-    def _weights_of_encoder(self):
-        others = {id(weight) for weight in self.linear.weights} if self.linear is not None else ()
-        return [weight for weight in self.weights if id(weight) not in others]
 
     def pooled_vectors(self, features, training=None):
         """The head's input float [B, D], before dropout."""

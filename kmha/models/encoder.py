@@ -17,6 +17,12 @@ from kmha.layers.encoder_block import EncoderBlock
 from kmha.layers.pooling import mean_pool
 
 
+def weights_without(model, *parts) -> list:
+    """The weights of a model in their order, without those of some of its layers; a part may be None."""
+    left_out = {id(weight) for part in parts if part is not None for weight in part.weights}
+    return [weight for weight in model.weights if id(weight) not in left_out]
+
+
 class Trace(NamedTuple):
     """One pass of a sequence through the blocks of an encoder."""
 

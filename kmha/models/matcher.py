@@ -13,7 +13,7 @@ from kmha.features import SIDES, input_names, swap_sides
 from kmha.layers.comparison import Standardise, comparison_features, unit_vectors
 from kmha.layers.linear_pairs import PARTS, LinearPairs
 from kmha.layers.overlap_network import OverlapNetwork
-from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder
+from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, weights_without
 from kmha.models.pair_encoder import Form, PairEncoder
 
 Target = Literal["binary", "classes", "graded"]
@@ -267,9 +267,7 @@ class TextMatcher(keras.Model):
         """A copy with the same weights, but without a linear model and its network."""
         same = type(self).from_config({**self.get_config(), "linear_rows": None, "overlap_units": 0})
         same.build()
-        parts = (part for part in (self.linear, self.network) if part is not None)
-        left_out = {id(weight) for part in parts for weight in part.weights}
-        weights = (weight for weight in self.weights if id(weight) not in left_out)
+        weights = weights_without(self, self.linear, self.network)
         for target, weight in zip(same.weights, weights, strict=True):
             target.assign(ops.convert_to_numpy(weight))
         return same

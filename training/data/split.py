@@ -7,6 +7,7 @@ Of large data, samples are held out.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -256,6 +257,12 @@ def held_out(
     chosen = np.zeros(num_rows, np.bool_)
     chosen[order] = np.repeat(texts, np.diff(text_starts, append=num_rows))
     return _give_back_lost_labels(chosen, ids, counts, order, text_starts)
+
+
+def random_folds(groups: np.ndarray, count: int, seed: Sequence[int]) -> np.ndarray:
+    """The fold of each row, int64 [R]; rows of equal groups [R] are in one fold, and few groups have fewer folds."""
+    names, group = np.unique(groups, return_inverse=True)
+    return (np.random.default_rng(seed).permutation(len(names)) % count)[group]
 
 
 def rarest_label(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -220,7 +220,7 @@ def _join_paths(
         if config.task == "classify" and refitted.ngrams is not linear.ngrams:
             evaluator = dataclasses.replace(evaluator, model=refitted.copy_into(evaluator.model, factors[0]))
         else:
-            refitted.assign(evaluator.model.linear, factors[0])
+            refitted.assign(evaluator.model, factors[0])
     evaluator.linear_paths = linear, refitted or linear
     if alone:
         return evaluator
@@ -380,7 +380,7 @@ def build_initial_model(
         check_model_memory(list(encoders.values()), available_bytes())
     model = task.build_model(encoders, labels, linear)
     if linear is not None:
-        linear.assign(model.linear)
+        linear.assign(model)
     checkpoint = config.checkpoint
     if checkpoint is not None:
         _load_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)

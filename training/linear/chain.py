@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
 from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
-from kmha.layers.linear_words import HASHES, LinearWords, word_keys
+from kmha.layers.linear_words import HASHES, word_keys
 from training.data.sentence_batches import SentenceSource
 from training.linear.ngrams import MIN_TEXTS, table_size
 from training.metrics.classification import log_loss
@@ -120,12 +120,12 @@ class LinearChain:
     scores: np.ndarray
     description: str
 
-    def assign(self, layer: LinearWords, factor: float = 0.0) -> None:
-        """Sets the weights of a layer, with the scores multiplied by a factor.
+    def assign(self, model: Any, factor: float = 0.0) -> None:
+        """Sets the weights of a tagger's linear path, with the scores multiplied by a factor.
 
         It is 0 before `join`: without the transitions, the sum of both scores is no better than those of the encoder.
         """
-        layer.assign(self.keys, self.kernel * factor, self.bias * factor)
+        model.linear.assign(self.keys, self.kernel * factor, self.bias * factor)
 
     def refit(self, parts: Sequence[SentenceSource], seed: int) -> None:
         """None: the chain is not fitted again with the validation rows."""
@@ -155,7 +155,7 @@ class LinearChain:
         self._assign_tagger(model, 1.0, 0.0, self.crf)
 
     def _assign_tagger(self, model: Any, linear: float, encoder: float, crf: Crf) -> None:
-        self.assign(model.linear, linear)
+        self.assign(model, linear)
         for weights in (model.head.kernel, model.head.bias):
             weights.assign(weights * encoder)
         model.crf.transitions.assign(crf.transitions)

@@ -13,10 +13,10 @@ import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.models.classifier import TextClassifier
 from training.config.defaults import FEW_TEXTS
 from training.data.inputs import Source
+from training.data.split import random_folds
 from training.linear.ngrams import (
     MIN_TEXTS,
     Ngrams,
@@ -266,16 +266,18 @@ class LinearPath:
         """The problem of other rows with the same n-grams."""
         return Problem.of(self.ngrams, rows, len(self.bias))
 
-    def assign(self, layer: LinearNgrams, factor: float = 1.0) -> None:
-        """Sets the weights of a layer, with the logits multiplied by a factor."""
+    def assign(self, model: TextClassifier, factor: float = 1.0) -> None:
+        """Sets the weights of a model's linear path, with the logits multiplied by a factor."""
         ngrams = self.ngrams
-        layer.assign(ngrams.keys, ngrams.idf, self.kernel * factor, self.bias * factor, ngrams.displacements)
+        assert model.linear is not None
+        model.linear.assign(
+            ngrams.keys, ngrams.idf, self.kernel * factor, self.bias * factor, ngrams.displacements
+        )
 
     def copy_into(self, model: TextClassifier, factor: float = 1.0) -> TextClassifier:
         """A copy of a model with this path in place of its own, with the logits multiplied by a factor."""
         copy = model.with_linear_path(len(self.ngrams.keys), self.ngrams.slots)
-        assert copy.linear is not None
-        self.assign(copy.linear, factor)
+        self.assign(copy, factor)
         return copy
 
     def refit(self, parts: Sequence[Source], seed: int) -> "LinearPath":
@@ -416,8 +418,7 @@ def out_of_fold_logits(
     sampled = sample_rows(train, seed)
     problem = path.problem(Tokens.of(train, sampled))
     group = sampled if groups is None else groups[sampled]
-    names, group = np.unique(group, return_inverse=True)
-    folds = (np.random.default_rng([seed, 23]).permutation(len(names)) % FOLDS)[group]
+    folds = random_folds(group, FOLDS, [seed, 23])
     margins = out_of_fold_margins(problem.splits(folds), path.penalty, seed)
     (scale, shift), _ = fit_scale(margins, problem.targets)
     if len(sampled) == len(train.rows):

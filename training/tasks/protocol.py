@@ -149,11 +149,11 @@ class Task(TaskSettings, abc.ABC):
     ) -> Any:
         """Fits a linear model whose logits are added to those of the encoder; None without one.
 
-        It has `description`, a line; `logits(source)` of rows, float32 [R, C]; `assign(layer, factor)`, which sets
-        `linear` of the model; `weigh(linear, encoder, targets)`, the arguments of `scale_paths` of the model with the
-        lowest loss; `refit(sources, seed)`, the same model fitted on the rows of several sources; and, of texts and
-        pairs, `is_base`, whether it is the model to improve on. That of pairs has a `network`, or None; with one,
-        `assign` does not apply the factor, which the network has. `alone`: the model has no encoder.
+        It has `description`, a line; `logits(source)` of rows, float32 [R, C]; `assign(model, factor)`, which sets the
+        linear path of the model; `weigh(linear, encoder, targets)`, the arguments of `scale_paths` of the model with
+        the lowest loss; `refit(sources, seed)`, the same model fitted on the rows of several sources; of texts and
+        pairs `is_base`, whether it is the model to improve on; and of pairs a `network`, or None. `alone`: the model
+        has no encoder.
         """
         return None
 

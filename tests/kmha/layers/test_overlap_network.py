@@ -56,8 +56,7 @@ def test_factors_change_the_logits_alone(layer, factors):
 def test_a_matcher_adds_the_network_and_scales_it_with_the_linear_model():
     model = new_matcher("cross, network")
     model.build()
-    for mine, other in zip(model.weights, matcher("cross, network").weights, strict=True):
-        mine.assign(other)
+    model.set_weights(matcher("cross, network").get_weights())
     features = pair_features(model, A, B)
     whole, overlap = (to_numpy(each(features)) for each in (model, model.overlap_logits))
     encoder = whole - overlap
@@ -72,8 +71,7 @@ def test_a_matcher_adds_the_network_and_scales_it_with_the_linear_model():
 def test_overlap_logits_are_computed_in_float32(name):
     model = new_matcher(name, dtype="mixed_bfloat16")
     model.build()
-    for mine, other in zip(model.weights, matcher(name).weights, strict=True):
-        mine.assign(other)
+    model.set_weights(matcher(name).get_weights())
     # A model passes its policy to the calls of its layers.
     features = pair_features(model, A, B)
     assert np.isfinite(to_numpy(model(features))).all()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,11 +17,13 @@ from kmha.layers.linear_ngrams import packed_keys
 from kmha.layers.linear_pairs import PARTS, LinearPairs, pair_keys
 from kmha.layers.trigrams import SIZE, TokenTrigrams
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
+from kmha.models.matcher import TextMatcher
 from kmha.text.vocabulary import CONTINUATION
+from training.data.split import random_folds
 from training.linear.ngrams import MIN_TEXTS, table_size
 from training.linear.weighing import smoothed_losses, trusted_share, weigh
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
-from training.tasks.match.overlap_network import FittedNetwork, fit_network, out_of_fold_parts
+from training.tasks.match.overlap_network import FittedNetwork, fit_network
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -36,6 +39,8 @@ MAX_PAIRS = 50_000
 MAX_ROWS, MAX_COUNTED = 50_000, 10_000_000
 # An approximate optimum is sufficient.
 TOLERANCE = 1e-3
+# For the parts of logits that a network is fitted to.
+FOLDS = 5
 _IDS_AND_MASKS = [tf.TensorSpec([None, None], tf.int32)] * 4
 
 
@@ -70,7 +75,7 @@ class PairPath:
         description: The model in one line.
         ranks: Whether the encoder's loss compares rows with each other, so that any number can be added to its logits.
         is_base: Whether it is the model to improve on, not a pretrained encoder.
-        network: A network whose logits are added, and which has the factor of the layer's; None without one.
+        network: A network that joins its logits and those of the layer; None without one.
     """
 
     layer: LinearPairs
@@ -83,11 +88,13 @@ class PairPath:
     is_base: bool = True
     network: FittedNetwork | None = None
 
-    def assign(self, layer: LinearPairs, factor: float = 1.0) -> None:
-        """Sets the weights of a layer of the same shape; without a network the logits are multiplied by a factor."""
-        layer.set_weights(self.layer.get_weights())
-        if self.network is None:
-            layer.scale(factor)
+    def assign(self, model: TextMatcher, factor: float = 1.0) -> None:
+        """Sets the weights of a matcher's linear path and network, with the logits multiplied by a factor."""
+        assert model.linear is not None
+        model.linear.set_weights(self.layer.get_weights())
+        if self.network is not None:
+            self.network.assign(model.network)
+        model.scale_overlap(factor)
 
     def refit(self, parts: Sequence[Any], seed: int) -> "PairPath":
         """The path with the same features and penalty, fitted on the rows of several sources."""
@@ -156,6 +163,34 @@ class PairPath:
             features[rows], parts[rows] = (each.numpy() for each in compute(*inputs))
         return features, parts
 
+    def out_of_fold_parts(self, matrix: Any, rows: Any, seed: int) -> np.ndarray:
+        """The parts of each row's logits by a linear model that was not fitted on it, float64 [R, PARTS, C].
+
+        Args:
+            matrix: See `matrix`.
+            rows: The rows, a `PairSource` of two queries or more; those of a query are in one fold.
+            seed: Random seed.
+        """
+        values, outputs = rows.targets[:, 0], self.layer.num_labels
+        folds = random_folds(rows.targets[:, 1], FOLDS, [seed, 29])
+        columns = list(itertools.pairwise([0, *self.ends, matrix.shape[1]]))
+        found = np.zeros((matrix.shape[0], PARTS, outputs))
+        for fold in np.unique(folds):
+            others, own = folds != fold, folds == fold
+            kernel, bias = fit_linear(
+                matrix[others],
+                values[others],
+                self.target,
+                outputs,
+                self.penalty,
+                TOLERANCE,
+                rows.weights[others],
+            )
+            for part, (start, end) in enumerate(columns):
+                found[own, part] = matrix[own, start:end] @ kernel[start:end]
+            found[own, 0] += bias
+        return found
+
     def with_network(
         self, matrix: Any, features: np.ndarray, rows: Any, validation: Any, seed: int
     ) -> "PairPath":
@@ -170,22 +205,10 @@ class PairPath:
             validation: The validation rows.
             seed: Random seed.
         """
-        values, groups = rows.targets[:, 0], rows.targets[:, 1]
-        if len(np.unique(groups)) < 2:
+        if len(np.unique(rows.targets[:, 1])) < 2:
             return self
-        parts = out_of_fold_parts(
-            matrix,
-            self.ends,
-            values,
-            rows.weights,
-            groups,
-            self.target,
-            self.layer.num_labels,
-            self.penalty,
-            TOLERANCE,
-            seed,
-        )
-        network = fit_network(features, parts, values, rows.weights, self.target, seed)
+        parts = self.out_of_fold_parts(matrix, rows, seed)
+        network = fit_network(features, parts, rows.targets[:, 0], rows.weights, self.target, seed)
         if network is None:
             return self
         checked, targets = self.parts(validation), validation.targets[:, 0]

@@ -10,9 +10,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from kmha.layers.linear_pairs import PARTS
 from kmha.layers.overlap_network import LARGEST_INPUT, OverlapNetwork
-from training.tasks.match.initialization import fit_linear
 
-FOLDS = 5
 # The mean of several networks, which is one with as many times the hidden units, depends less on the initial weights.
 NETWORKS, UNITS = 4, 16
 # The parts of more labels would take much memory.
@@ -55,51 +53,6 @@ class FittedNetwork:
         layer.build()
         self.assign(layer)
         return np.asarray(layer(features.astype(np.float32), parts.astype(np.float32)))
-
-
-def out_of_fold_parts(
-    matrix: Any,
-    ends: np.ndarray,
-    values: np.ndarray,
-    weights: np.ndarray,
-    groups: np.ndarray,
-    target: str,
-    outputs: int,
-    penalty: float,
-    tolerance: float,
-    seed: int,
-) -> np.ndarray:
-    """The parts of each row's logits by a linear model that was not fitted on it, float64 [R, PARTS, C].
-
-    Args:
-        matrix: Features of the linear model, sparse [R, N].
-        ends: Where the columns of a part end, except the last.
-        values: Labels or grades [R].
-        weights: Of the rows [R].
-        groups: Equal for rows that stay in one fold, [R].
-        target: "binary", "classes" or "graded".
-        outputs: C.
-        penalty: C of the logistic regression.
-        tolerance: Of its optimum.
-        seed: Random seed.
-    """
-    names, group = np.unique(groups, return_inverse=True)
-    folds = (np.random.default_rng([seed, 29]).permutation(len(names)) % FOLDS)[group]
-    columns = matrix.tocsc()
-    starts = [0, *ends, matrix.shape[1]]
-    blocks = [columns[:, start:end].tocsr() for start, end in zip(starts, starts[1:], strict=False)]
-    found = np.zeros((matrix.shape[0], PARTS, outputs))
-    for fold in range(FOLDS):
-        others, own = folds != fold, folds == fold
-        if not own.any():
-            continue
-        kernel, bias = fit_linear(
-            matrix[others], values[others], target, outputs, penalty, tolerance, weights[others]
-        )
-        for part, (block, of_part) in enumerate(zip(blocks, np.split(kernel, ends), strict=True)):
-            found[own, part] = block[own] @ of_part
-        found[own, 0] += bias
-    return found
 
 
 def fit_network(

@@ -204,8 +204,6 @@ class MatchTask(MatchSettings, Task):
             name="matcher",
         )
         model.build()
-        if network is not None:
-            network.assign(model.network)
         return model
 
     def initialize(self, model: Any, source: Any) -> None:

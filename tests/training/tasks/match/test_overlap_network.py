@@ -1,10 +1,12 @@
 """The fit of the network on the overlap: what a linear model lacks, each target, and rows that lack a label."""
 
+import types
+
 import numpy as np
 import pytest
 import scipy.sparse
 
-from kmha.layers.linear_pairs import PARTS
+from kmha.layers.linear_pairs import PARTS, LinearPairs
 from tests.layer_checks import to_numpy
 from tests.stages import with_stages
 from tests.training.tasks.match.conftest import ROWS as ROWS_OF_SET
@@ -12,13 +14,12 @@ from tests.training.tasks.match.test_initialization import features_of, new_mode
 from tests.training.tasks.match.test_linear_path import SHAPES, fit
 from training.tasks.match import linear_path
 from training.tasks.match.initialization import fit_linear
-from training.tasks.match.linear_path import fit_pair_path, weigh_pairs
+from training.tasks.match.linear_path import PairPath, fit_pair_path, weigh_pairs
 from training.tasks.match.overlap_network import (
     MOST_LABELS,
     NETWORKS,
     UNITS,
     fit_network,
-    out_of_fold_parts,
 )
 from training.tasks.match.task import MatchTask
 
@@ -82,9 +83,10 @@ def test_parts_are_of_models_that_were_not_fitted_on_the_group():
     values = generator.integers(0, 2, 40)[groups].astype(float)
     dense = np.hstack([generator.normal(size=(200, 1)), np.eye(40)[groups]])
     matrix = scipy.sparse.csr_matrix(dense)
-    ends = np.array([1, 11, 21, 31])
-    arguments = (values, np.ones(200), groups, "binary", 1, 1.0, 1e-4, 0)
-    parts = out_of_fold_parts(matrix, ends, *arguments)
+    # A number, and ten tokens of each kind.
+    path = PairPath(LinearPairs(1, 10), "binary", (np.zeros(1), np.ones(1)), np.zeros(0), 1.0, "")
+    rows = types.SimpleNamespace(targets=np.stack([values, groups], axis=1), weights=np.ones(200))
+    parts = path.out_of_fold_parts(matrix, rows, seed=0)
     assert parts.shape == (200, PARTS, 1)
     np.testing.assert_array_equal(parts[:, 1:], 0.0)
     kernel, _ = fit_linear(matrix, values, "binary", 1)
@@ -134,14 +136,14 @@ def test_the_model_has_the_logits_of_the_path_and_its_network(inputs, target, sy
     encoders = new_model(inputs, target, outputs, overlap=True, symmetric=symmetric).encoder_configs
     task = MatchTask(target=target, symmetric=symmetric, overlap=True)
     model = task.build_model(encoders, [str(label) for label in range(outputs)], path)
-    path.assign(model.linear)
+    path.assign(model)
     features = features_of(inputs)
     np.testing.assert_allclose(to_numpy(model.overlap_logits(features)), path.logits(source), atol=1e-4)
     # As at the end of a fit: both paths are scaled, then the linear model is that of all rows.
     monkeypatch.undo()
     scaled, _ = task.join_paths(model, path, to_numpy(model(features)), source)
     refitted = path.refit((source, source), seed=0)
-    refitted.assign(model.linear, scaled[0])
+    refitted.assign(model, scaled[0])
     np.testing.assert_allclose(
         to_numpy(model.overlap_logits(features)), scaled[0] * refitted.logits(source), atol=2e-3
     )
