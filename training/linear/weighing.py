@@ -94,38 +94,78 @@ def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], n
     return share * both + (1 - share) * alone
 
 
-def weigh(base: np.ndarray, added: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest loss, `shrunk`.
+def fit_factors(
+    base: np.ndarray, added: np.ndarray, losses_of: Callable[[np.ndarray], np.ndarray]
+) -> tuple[float, float]:
+    """The factors, at least 0, of two logits [R, C] whose sum has the lowest mean loss, `shrunk`.
 
-    The size of the sum, as a share of that of the base, has a prior; see `log_prior`.
+    The size of the sum, as a share of that of the base, has a prior; see `log_prior`. `losses_of` gives the
+    cross-entropy of rows, or of groups of rows, for logits.
+    """
+
+    def joined(values: np.ndarray) -> np.ndarray:
+        return values[0] * base + values[1] * added
+
+    def losses(values: np.ndarray) -> np.ndarray:
+        return losses_of(joined(values))
+
+    def size(logits: np.ndarray) -> float:
+        return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
+
+    base_size = size(base)
+
+    def objective(values: np.ndarray) -> float:
+        found = losses(values)
+        count = max(1, len(found))
+        return float(found.sum()) / count + log_prior(float(np.log(size(joined(values)) / base_size)), count)
+
+    both, alone = (
+        minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
+        for bounds in ([(0.0, 10.0)] * 2, [(0.0, 10.0), (0.0, 0.0)])
+    )
+    found = shrunk(both, alone, losses)
+    return float(found[0]), float(found[1])
+
+
+def query_losses(scores: np.ndarray, is_right: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Cross-entropy of the right candidates among all candidates of each query, float64 [Q].
+
+    Args:
+        scores: Of the candidates [R].
+        is_right: bool [R].
+        queries: The query of each candidate [R]; those with only right or only wrong ones are left out.
+    """
+    query = np.unique(queries, return_inverse=True)[1]
+    right, of_query = np.bincount(query, is_right), np.bincount(query)
+    highest = np.full(len(of_query), -np.inf)
+    np.maximum.at(highest, query, scores)
+    shifted = scores - highest[query]
+    log_sums = np.log(np.bincount(query, np.exp(shifted)))
+    losses = log_sums - np.bincount(query, shifted * is_right) / np.maximum(right, 1)
+    return losses[(right > 0) & (right < of_query)]
+
+
+def weigh(
+    base: np.ndarray, added: np.ndarray, targets: np.ndarray, queries: np.ndarray | None = None
+) -> tuple[float, float]:
+    """The factors, at least 0, of two logits [R, C]: with one label those of `fit_factors`.
+
+    The loss of candidates, whose `queries` [R] are given, also falls if the queries are told apart, and no order
+    changes by that. So the ratio is the one with the lowest `query_losses`, and the loss of the rows decides on the
+    scale.
 
     With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
     thresholds for each label, and the loss decides on the scale.
     """
     if targets.ndim == 1:
-
-        def joined(values: np.ndarray) -> np.ndarray:
-            return values[0] * base + values[1] * added
-
-        def losses(values: np.ndarray) -> np.ndarray:
-            return smoothed_losses(joined(values), targets)
-
-        def size(logits: np.ndarray) -> float:
-            return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
-
-        base_size = size(base)
-
-        def objective(values: np.ndarray) -> float:
-            logits = joined(values)
-            prior = log_prior(float(np.log(size(logits) / base_size)), len(targets))
-            return smoothed_loss(logits, targets) + prior
-
-        both, alone = (
-            minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
-            for bounds in ([(0.0, 10.0)] * 2, [(0.0, 10.0), (0.0, 0.0)])
+        if queries is None:
+            return fit_factors(base, added, lambda logits: smoothed_losses(logits, targets))
+        first, second = fit_factors(
+            base, added, lambda logits: query_losses(logits[:, 1] - logits[:, 0], targets > 0, queries)
         )
-        found = shrunk(both, alone, losses)
-        return float(found[0]), float(found[1])
+        logits = first * base + second * added
+        scale, _ = weigh(logits, np.zeros_like(logits), targets)
+        return scale * first, scale * second
 
     def macro_f1(ratio: float) -> float:
         logits = base + ratio * added

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.linear.weighing import fit_scale, shrunk, smoothed_loss, trusted_share, weigh
+from training.linear.weighing import fit_scale, query_losses, shrunk, smoothed_loss, trusted_share, weigh
 
 LABELS = 3
 
@@ -75,3 +75,34 @@ def test_the_probability_of_the_right_label_must_gain_too():
     better = {0.0: cautious[0.0], 0.5: np.where(hopeless, 1.5, 0.09)}
     found = shrunk(both, alone, lambda factors: better[factors[1]])
     assert 0.4 < found[1] < 0.5
+
+
+def test_the_loss_of_a_query_compares_its_candidates():
+    scores = np.array([1000.0, 1001.0, 999.0, 3.0, 4.0, 5.0, 2.0])
+    is_right = np.array([False, True, True, True, True, False, False])
+    # The second query has only right candidates and the third only wrong ones.
+    queries = np.array([9, 9, 9, 2, 2, 4, 4])
+    exponentials = np.exp(scores[:3] - 1000)
+    expected = np.log(exponentials.sum()) - np.mean([1.0, -1.0])
+    np.testing.assert_allclose(query_losses(scores, is_right, queries), [expected])
+
+
+def test_of_rankings_only_what_orders_the_candidates_of_a_query_counts():
+    random = np.random.default_rng(0)
+    queries = np.repeat(np.arange(200), 5)
+    # Candidates differ, and so do the shares of right ones among those of a query.
+    of_row, of_query = random.normal(size=1000), 2 * random.normal(size=200)[queries]
+    targets = (random.random(1000) < 1 / (1 + np.exp(-2 * of_row - of_query))).astype(np.int64)
+    base = np.stack([np.zeros(1000), 0.7 * of_row + random.normal(size=1000)], axis=1)
+    of_queries, of_rows = (np.stack([np.zeros(1000), each], axis=1) for each in (of_query, of_row))
+    assert weigh(base, of_queries, targets)[1] > 0.5
+    assert weigh(base, of_queries, targets, queries)[1] == 0.0
+    factors = weigh(base, of_rows, targets, queries)
+    assert factors[1] > factors[0] > 0
+    # The loss of the rows decides on the scale of the sum.
+    logits = factors[0] * base + factors[1] * of_rows
+    best = min(np.linspace(0.1, 3, 291), key=lambda value: smoothed_loss(value * logits, targets))
+    assert best == pytest.approx(1.0, abs=0.02)
+    # Without a query to compare candidates of, the base counts alone.
+    factor, added = weigh(base[:2], of_rows[:2], np.array([1, 1]), np.array([3, 3]))
+    assert factor > 0 == added

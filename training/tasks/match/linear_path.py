@@ -74,6 +74,7 @@ class PairPath:
         penalty: C.
         description: The model in one line.
         ranks: Whether the encoder's loss compares rows with each other, so that any number can be added to its logits.
+        is_ranking: Whether binary pairs are candidates of queries whose ranking is scored.
         is_base: Whether it is the model to improve on, not a pretrained encoder.
         network: A network that joins its logits and those of the layer; None without one.
     """
@@ -85,6 +86,7 @@ class PairPath:
     penalty: float
     description: str
     ranks: bool = False
+    is_ranking: bool = False
     is_base: bool = True
     network: FittedNetwork | None = None
 
@@ -140,9 +142,15 @@ class PairPath:
         """The factors of logits of both paths, [R, C], and the bias; see `weigh_pairs`."""
         shift = float(linear.mean() - encoder.mean()) if self.ranks else 0.0
         base, added = (linear, encoder + shift) if self.is_base else (encoder + shift, linear)
-        *factors, bias = weigh_pairs(base, added, targets[:, 0], self.target)
+        *factors, bias = self._factors(base, added, targets)
         of_linear, of_encoder = factors if self.is_base else factors[::-1]
         return of_linear, of_encoder, bias + of_encoder * shift
+
+    def _factors(
+        self, base: np.ndarray, added: np.ndarray, targets: np.ndarray
+    ) -> tuple[float, float, float]:
+        queries = targets[:, 1] if self.is_ranking else None
+        return weigh_pairs(base, added, targets[:, 0], self.target, queries)
 
     def logits(self, source: Any) -> np.ndarray:
         """float32 [R, C]."""
@@ -211,19 +219,26 @@ class PairPath:
         network = fit_network(features, parts, rows.targets[:, 0], rows.weights, self.target, seed)
         if network is None:
             return self
-        checked, targets = self.parts(validation), validation.targets[:, 0]
+        checked, targets = self.parts(validation), validation.targets
         linear, added = checked[1].sum(axis=1), network.logits(*checked)
-        path_factor, network_factor, bias = weigh_pairs(linear, added, targets, self.target)
+        path_factor, network_factor, bias = self._factors(linear, added, targets)
         if not network_factor:
             return self
         network = network.scaled(path_factor, network_factor, bias)
-        loss = float(_losses(network.logits(*checked), targets, self.target).mean())
+        loss = float(_losses(network.logits(*checked), targets[:, 0], self.target).mean())
         description = f"{self.description}, {loss:.3f} with a network of {network.units} units"
         return dataclasses.replace(self, network=network, description=description)
 
 
 def fit_pair_path(
-    train: Any, validation: Any, target: str, outputs: int, part: Any, symmetric: bool, seed: int
+    train: Any,
+    validation: Any,
+    target: str,
+    outputs: int,
+    part: Any,
+    symmetric: bool,
+    seed: int,
+    is_ranking: bool = False,
 ) -> PairPath | None:
     """Fits a linear model of the overlap; the penalty is chosen on validation rows. None without two labels.
 
@@ -235,6 +250,7 @@ def fit_pair_path(
         part: The preprocessor of the first granularity.
         symmetric: Whether the order of the texts does not count.
         seed: Random seed.
+        is_ranking: See `PairPath`.
     """
     rows = _sample(train, seed)
     values = rows.targets[:, 0]
@@ -267,7 +283,8 @@ def fit_pair_path(
     numbers = np.mean([each.features for each in orders], axis=0)
     factor = SCALE_WITHOUT_TRIGRAMS if tables is None else 1.0
     scale = factor / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
-    unfitted = PairPath(layer, target, (numbers.mean(axis=0), scale), keys, 0.0, "")
+    scaling = numbers.mean(axis=0), scale
+    unfitted = PairPath(layer, target, scaling, keys, 0.0, "", is_ranking=is_ranking)
     matrix, checked = (unfitted.matrix(each) for each in (orders, checked_orders))
     tried = []
     for penalty in PENALTIES:
@@ -299,13 +316,13 @@ def _shape_of(layer: LinearPairs) -> dict[str, Any]:
 
 
 def weigh_pairs(
-    base: np.ndarray, added: np.ndarray, values: np.ndarray, target: str
+    base: np.ndarray, added: np.ndarray, values: np.ndarray, target: str, queries: np.ndarray | None = None
 ) -> tuple[float, float, float]:
     """The factors, at least 0, of two logits [R, C], and a bias that only graded pairs have.
 
-    For binary pairs and classes see `weigh`. A bias that is fitted to a few hundred rows would mostly be noise. For
-    graded pairs the squared error is lowest, and the factors lie between those and the ones of the base alone; see
-    `trusted_share`.
+    For binary pairs, those of `queries` [R] too, and classes see `weigh`. A bias that is fitted to a few hundred rows
+    would mostly be noise. For graded pairs the squared error is lowest, and the factors lie between those and the ones
+    of the base alone; see `trusted_share`.
     """
     if target == "graded":
         both = np.concatenate([base, added], axis=1).astype(np.float64)
@@ -327,7 +344,7 @@ def weigh_pairs(
         return float(factors[0]), float(factors[1]), float(values.mean() - mean @ factors)
     if target == "binary":
         base, added, values = _two_classes(base), _two_classes(added), values > 0
-    return (*weigh(base, added, values.astype(np.int64)), 0.0)
+    return (*weigh(base, added, values.astype(np.int64), queries), 0.0)
 
 
 def _losses(logits: np.ndarray, values: np.ndarray, target: str) -> np.ndarray:

@@ -172,7 +172,10 @@ class MatchTask(MatchSettings, Task):
         from training.tasks.match.linear_path import fit_pair_path
 
         part = next(iter(parts_of(preprocessor).values()))
-        path = fit_pair_path(train, validation, self.target, len(labels), part, self.symmetric, seed)
+        is_ranking = self.target == "binary" and self.best_by in BY_QUERY
+        path = fit_pair_path(
+            train, validation, self.target, len(labels), part, self.symmetric, seed, is_ranking
+        )
         return path and dataclasses.replace(path, ranks=self.loss in LISTS)
 
     def predict_with_path(self, evaluator: Any, linear: Any, source: Any) -> Any:

@@ -202,3 +202,19 @@ def test_scores_of_a_ranking_loss_are_shifted_before_both_paths_are_weighed(inpu
         shifted[0] * linear + shifted[1] * (encoder + 7) + shifted[2],
         atol=1e-2,
     )
+
+
+@pytest.mark.parametrize(("best_by", "is_ranking"), [("map", True), ("accuracy", False)])
+def test_of_rankings_the_encoder_counts_if_it_orders_candidates(inputs, best_by, is_ranking):
+    source = source_of(inputs, np.arange(ROWS) % 2)
+    task = MatchTask(target="binary", best_by=best_by, loss="cross-entropy")
+    path = task.fit_linear_path(source, source, ["score"], inputs.preprocessor, 0, alone=False)
+    assert path.is_ranking == is_ranking
+    generator = np.random.default_rng(0)
+    queries = np.repeat(np.arange(200), 5)
+    of_row, of_query = generator.normal(size=(1000, 1)), 2 * generator.normal(size=(200, 1))[queries]
+    values = generator.random((1000, 1)) < 1 / (1 + np.exp(-2 * of_row - of_query))
+    targets = np.concatenate([values, queries[:, None]], axis=1)
+    linear = of_row + generator.normal(size=of_row.shape)
+    assert (path.weigh(linear, of_query, targets)[1] == 0) == is_ranking
+    assert path.weigh(linear, of_row, targets)[1] > 0.5
