@@ -150,9 +150,9 @@ def weigh(
 ) -> tuple[float, float]:
     """The factors, at least 0, of two logits [R, C]: with one label those of `fit_factors`.
 
-    The loss of candidates, whose `queries` [R] are given, also falls if the queries are told apart, and no order
-    changes by that. So the ratio is the one with the lowest `query_losses`, and the loss of the rows decides on the
-    scale.
+    The loss of candidates, whose `queries` [R] are given, also falls if a model predicts how many right candidates a
+    query has, and no order changes by that. So the ratio is the one with the lowest `query_losses`, and the loss of
+    the rows decides on the scale.
 
     With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
     thresholds for each label, and the loss decides on the scale.
