@@ -106,43 +106,42 @@ def fit_factors(
     def joined(values: np.ndarray) -> np.ndarray:
         return values[0] * base + values[1] * added
 
-    def losses(values: np.ndarray) -> np.ndarray:
-        return losses_of(joined(values))
-
     def size(logits: np.ndarray) -> float:
         return max(1e-9, float((logits - logits.mean(axis=1, keepdims=True)).std()))
 
     base_size = size(base)
 
     def objective(values: np.ndarray) -> float:
-        found = losses(values)
+        logits = joined(values)
+        found = losses_of(logits)
         count = max(1, len(found))
-        return float(found.sum()) / count + log_prior(float(np.log(size(joined(values)) / base_size)), count)
+        return float(found.sum()) / count + log_prior(float(np.log(size(logits) / base_size)), count)
 
     both, alone = (
         minimize(objective, np.ones(2), method="L-BFGS-B", bounds=bounds).x
         for bounds in ([(0.0, 10.0)] * 2, [(0.0, 10.0), (0.0, 0.0)])
     )
-    found = shrunk(both, alone, losses)
+    found = shrunk(both, alone, lambda values: losses_of(joined(values)))
     return float(found[0]), float(found[1])
 
 
 def query_losses(scores: np.ndarray, is_right: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """Cross-entropy of the right candidates among all candidates of each query, float64 [Q].
 
+    It is the loss of `training.losses.pairs.listwise_softmax`, without a matrix of all pairs of rows.
+
     Args:
         scores: Of the candidates [R].
         is_right: bool [R].
-        queries: The query of each candidate [R]; those with only right or only wrong ones are left out.
+        queries: The query of each candidate, int [R]; those with only right or only wrong ones are left out.
     """
-    query = np.unique(queries, return_inverse=True)[1]
-    right, of_query = np.bincount(query, is_right), np.bincount(query)
+    right, of_query = np.bincount(queries, is_right), np.bincount(queries)
     highest = np.full(len(of_query), -np.inf)
-    np.maximum.at(highest, query, scores)
-    shifted = scores - highest[query]
-    log_sums = np.log(np.bincount(query, np.exp(shifted)))
-    losses = log_sums - np.bincount(query, shifted * is_right) / np.maximum(right, 1)
-    return losses[(right > 0) & (right < of_query)]
+    np.maximum.at(highest, queries, scores)
+    shifted = scores - highest[queries]
+    compared = (right > 0) & (right < of_query)
+    total, of_right = (np.bincount(queries, each)[compared] for each in (np.exp(shifted), shifted * is_right))
+    return np.log(total) - of_right / right[compared]
 
 
 def weigh(
@@ -150,9 +149,9 @@ def weigh(
 ) -> tuple[float, float]:
     """The factors, at least 0, of two logits [R, C]: with one label those of `fit_factors`.
 
-    The loss of candidates, whose `queries` [R] are given, also falls if a model predicts how many right candidates a
-    query has, and no order changes by that. So the ratio is the one with the lowest `query_losses`, and the loss of
-    the rows decides on the scale.
+    The loss of candidates, whose `queries`, int [R], are given, also falls if a model predicts how many right
+    candidates a query has, and no order changes by that. So the ratio is the one with the lowest `query_losses`, and
+    the loss of the rows decides on the scale.
 
     With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
     thresholds for each label, and the loss decides on the scale.

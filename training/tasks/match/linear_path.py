@@ -73,7 +73,7 @@ class PairPath:
         keys: See `_known_pairs`.
         penalty: C.
         description: The model in one line.
-        ranks: Whether the encoder's loss compares rows with each other, so that any number can be added to its logits.
+        compares_rows: Whether the encoder's loss does, so that any number can be added to its logits.
         is_ranking: Whether binary pairs are candidates of queries whose ranking is scored.
         is_base: Whether it is the model to improve on, not a pretrained encoder.
         network: A network that joins its logits and those of the layer; None without one.
@@ -85,7 +85,7 @@ class PairPath:
     keys: np.ndarray
     penalty: float
     description: str
-    ranks: bool = False
+    compares_rows: bool = False
     is_ranking: bool = False
     is_base: bool = True
     network: FittedNetwork | None = None
@@ -140,7 +140,7 @@ class PairPath:
 
     def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, ...]:
         """The factors of logits of both paths, [R, C], and the bias; see `weigh_pairs`."""
-        shift = float(linear.mean() - encoder.mean()) if self.ranks else 0.0
+        shift = float(linear.mean() - encoder.mean()) if self.compares_rows else 0.0
         base, added = (linear, encoder + shift) if self.is_base else (encoder + shift, linear)
         *factors, bias = self._factors(base, added, targets)
         of_linear, of_encoder = factors if self.is_base else factors[::-1]
@@ -149,7 +149,7 @@ class PairPath:
     def _factors(
         self, base: np.ndarray, added: np.ndarray, targets: np.ndarray
     ) -> tuple[float, float, float]:
-        queries = targets[:, 1] if self.is_ranking else None
+        queries = targets[:, 1].astype(np.int64) if self.is_ranking else None
         return weigh_pairs(base, added, targets[:, 0], self.target, queries)
 
     def logits(self, source: Any) -> np.ndarray:
@@ -320,9 +320,9 @@ def weigh_pairs(
 ) -> tuple[float, float, float]:
     """The factors, at least 0, of two logits [R, C], and a bias that only graded pairs have.
 
-    For binary pairs, those of `queries` [R] too, and classes see `weigh`. A bias that is fitted to a few hundred rows
-    would mostly be noise. For graded pairs the squared error is lowest, and the factors lie between those and the ones
-    of the base alone; see `trusted_share`.
+    For binary pairs, those of `queries`, int [R], too, and classes see `weigh`. A bias that is fitted to a few hundred
+    rows would mostly be noise. For graded pairs the squared error is lowest, and the factors lie between those and the
+    ones of the base alone; see `trusted_share`.
     """
     if target == "graded":
         both = np.concatenate([base, added], axis=1).astype(np.float64)

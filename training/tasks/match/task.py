@@ -176,7 +176,7 @@ class MatchTask(MatchSettings, Task):
         path = fit_pair_path(
             train, validation, self.target, len(labels), part, self.symmetric, seed, is_ranking
         )
-        return path and dataclasses.replace(path, ranks=self.loss in LISTS)
+        return path and dataclasses.replace(path, compares_rows=self.loss in LISTS)
 
     def predict_with_path(self, evaluator: Any, linear: Any, source: Any) -> Any:
         """The predictions of `evaluator.predict(source)` by the linear path without its network."""

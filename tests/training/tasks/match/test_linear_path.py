@@ -188,7 +188,9 @@ def test_a_pretrained_encoder_is_the_model_to_improve_on(inputs):
 
 
 def test_scores_of_a_ranking_loss_are_shifted_before_both_paths_are_weighed(inputs):
-    path = dataclasses.replace(fit(inputs, "binary", np.array([0.0, 1.0] * (ROWS // 2)))[0], ranks=True)
+    path = dataclasses.replace(
+        fit(inputs, "binary", np.array([0.0, 1.0] * (ROWS // 2)))[0], compares_rows=True
+    )
     generator = np.random.default_rng(0)
     truth = generator.normal(size=(2000, 1))
     linear, encoder = (truth + generator.normal(size=truth.shape) * noise for noise in (0.5, 1.0))
