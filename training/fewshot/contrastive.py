@@ -52,7 +52,7 @@ class ContrastiveStage:
         self._batch_rows = int(np.clip(2 * model.num_labels, BATCH_ROWS, MAX_BATCH_ROWS))
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
-        self._steps = tf.Variable(tf.constant(1.0), trainable=False)
+        self._steps, self._peak = (tf.Variable(tf.constant(1.0), trainable=False) for _ in range(2))
         self._optimizer = AdamW(self._variables, self._learning_rate)
         self._step = TrainingStep(
             model,
@@ -87,24 +87,30 @@ class ContrastiveStage:
         step = tf.cast(step, tf.float32)
         warmup = tf.maximum(1.0, WARMUP_FRACTION * self._steps)
         left = (self._steps - step) / tf.maximum(1.0, self._steps - warmup)
-        peak = LEARNING_RATE * self._batch_rows
-        return peak * tf.clip_by_value(tf.minimum((step + 1.0) / warmup, left), 0.0, 1.0)
+        return self._peak * tf.clip_by_value(tf.minimum((step + 1.0) / warmup, left), 0.0, 1.0)
 
-    def num_steps(self, rows: int) -> int:
+    def num_steps(self, rows: int, passes: int = PASSES) -> int:
         """Batches of a training on a number of rows."""
-        return max(MIN_STEPS, min(PASSES * rows, MAX_ROWS_READ) // self._batch_rows)
+        return max(MIN_STEPS, min(passes * rows, MAX_ROWS_READ) // self._batch_rows)
 
     def reset(self) -> None:
         """Sets the weights back to those before the first training."""
         for variable, value in zip(self._variables, self._initial, strict=True):
             variable.assign(value)
 
-    def train(self, rows: np.ndarray, steps: int) -> Iterator[float]:
-        """Trains on some rows, int [R], from the initial weights; yields the loss of each step."""
+    def _restart(self, steps: int, rate_factor: float) -> None:
         self.reset()
         self._steps.assign(steps)
+        self._peak.assign(LEARNING_RATE * self._batch_rows * rate_factor)
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
+
+    def train(self, rows: np.ndarray, steps: int, rate_factor: float = 1.0) -> Iterator[float]:
+        """Trains on some rows, int [R], from the initial weights; yields the loss of each step.
+
+        The learning rate is multiplied by `rate_factor`.
+        """
+        self._restart(steps, rate_factor)
         random = np.random.default_rng([self._seed, 13])
         longest = self._source.batch_plan(rows[[self._source.lengths[rows].argmax()]])
         size = min(self._batch_rows, max(MIN_BATCH_ROWS, BATCH_TOKENS // longest.row_tokens))

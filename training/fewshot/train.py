@@ -21,7 +21,7 @@ from training.data.load import Data
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
-from training.fewshot.contrastive import ContrastiveStage, label_memberships
+from training.fewshot.contrastive import PASSES, ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path
@@ -34,9 +34,14 @@ logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
+# Of the training of a fold, at twice the learning rate: penalty and temperature are as good as with all passes.
+FOLD_PASSES = PASSES // 2
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
+# Standard deviation of the logarithm of the strength, around the middle of the strengths. A dozen rows say little about
+# it: without a prior, the lowest strength or the highest one is often chosen.
+STRENGTH_SPREAD = 1.5
 # Of the head that labels the texts: fixed, so that no fold's own labels decide it.
 PSEUDO_LABEL_STRENGTH = 10.0
 
@@ -130,7 +135,7 @@ class FewLabelTrainer:
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             for name in names:
-                vectors = self.train_encoder(name, trained, bar) if name != PROBE else frozen
+                vectors = self.train_encoder(name, trained, bar, FOLD_PASSES) if name != PROBE else frozen
                 assert vectors is not None
                 for place, options in enumerate(self._heads):
                     head = self._head(vectors, trained, *options)
@@ -139,7 +144,8 @@ class FewLabelTrainer:
 
     def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
-        best = int(np.argmin([each.mean() for each in losses]))
+        penalties = strength_penalties(np.array([strength for _, strength in self._heads]))
+        best = int(np.argmin([each.sum() for each in losses] + penalties))
         basis, strength = self._heads[best]
         return Candidate(name, strength, logits[best].copy(), losses[best], basis)
 
@@ -156,7 +162,7 @@ class FewLabelTrainer:
         kernel = matrix @ kernel
         return kernel, bias - mean @ kernel
 
-    def train_encoder(self, name: str, rows: np.ndarray, bar: Any) -> np.ndarray:
+    def train_encoder(self, name: str, rows: np.ndarray, bar: Any, passes: int = PASSES) -> np.ndarray:
         """Trains the encoder by the contrastive stage on some rows, int64 [R], from its initial weights.
 
         For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it labels the texts,
@@ -165,10 +171,10 @@ class FewLabelTrainer:
         Returns:
             The vectors of all labeled rows, float32.
         """
-        steps = self.stage.num_steps(len(rows))
+        steps = self.stage.num_steps(len(rows), passes)
         if name == PSEUDO_LABELS:
             rows = np.concatenate([rows, self._label_texts(rows)])
-        for loss in self.stage.train(rows, steps):
+        for loss in self.stage.train(rows, steps, PASSES / passes):
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             bar.update()
         return self.vectors(self.source)
@@ -195,6 +201,12 @@ class FewLabelTrainer:
         kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
+
+
+def strength_penalties(strengths: np.ndarray) -> np.ndarray:
+    """What each strength, float [H], adds to the summed cross-entropy of the rows; the prior is log-normal."""
+    logs = np.log(strengths)
+    return ((logs - (logs.min() + logs.max()) / 2) / STRENGTH_SPREAD) ** 2 / 2
 
 
 def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -273,9 +285,9 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
         names = [PROBE]
     if trainer.joined is not None:
         names.append(PSEUDO_LABELS)
-    sizes = [len(trainer.folds), *((trainer.folds != fold).sum() for fold in range(trainer.num_folds))]
-    trainings = len(set(names) - {PROBE})
-    total = trainings * sum(trainer.stage.num_steps(int(rows)) for rows in sizes)
+    trained = [int((trainer.folds != fold).sum()) for fold in range(trainer.num_folds)]
+    steps = [trainer.stage.num_steps(rows, FOLD_PASSES) for rows in trained]
+    total = len(set(names) - {PROBE}) * (sum(steps) + trainer.stage.num_steps(len(trainer.folds)))
     # None: on a terminal only.
     disabled = None if logger.isEnabledFor(logging.INFO) else True
     with tqdm(total=total, desc="contrastive", unit="step", disable=disabled) as bar:

@@ -10,7 +10,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.models.classifier import TextClassifier
 from training.config.config import ResolvedConfig
-from training.fewshot.contrastive import ContrastiveStage, saved_tokens
+from training.fewshot.contrastive import PASSES, ContrastiveStage, saved_tokens
 from training.tasks.classify import ClassifyTask
 
 
@@ -60,6 +60,17 @@ def test_batches_have_parts_where_that_saves_more_than_tracing_costs(lengths, ro
 def test_number_of_batches(labels, rows, steps):
     stage, _ = _stage([10], rows, labels)
     assert stage.num_steps(rows) == steps
+
+
+def test_half_the_passes_have_half_the_batches_at_twice_the_learning_rate():
+    stage, _ = _stage([10], 128)
+    assert stage.num_steps(128, PASSES // 2) == stage.num_steps(128) // 2
+    rates = []
+    for factor in (1.0, 2.0):
+        stage._restart(80, factor)
+        rates.append([float(stage._learning_rate(tf.constant(step))) for step in (0, 7, 40, 79)])
+    np.testing.assert_allclose(rates[1], 2 * np.array(rates[0]), rtol=1e-6)
+    assert max(rates[0]) == rates[0][1] > rates[0][2] > rates[0][3] > 0
 
 
 def test_parts_save_tokens():

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from training.fewshot.contrastive import sample_batches
 from training.fewshot.train import Candidate, FewLabelTrainer, best_candidate, make_folds, pseudo_labels
@@ -64,6 +65,19 @@ def test_rows_of_several_labels_and_of_none_are_sampled():
     assert seen == set(range(5))
 
 
+@pytest.mark.parametrize(("copies", "expected"), [(1, 3.0), (1000, 0.1)])
+def test_few_rows_do_not_decide_on_an_extreme_strength(copies, expected):
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    trainer._heads = [(0, 0.1), (0, 3.0), (0, 90.0)]
+    trainer.targets = np.tile(np.array([0, 1], np.int32), copies)
+    trainer.predictable = np.ones(len(trainer.targets), bool)
+    # The lowest strength has the lowest loss, by .02 a row.
+    rows = np.array(
+        [[[0.55, 0.0], [0.0, 0.55]], [[0.5, 0.0], [0.0, 0.5]], [[0.0, 2.0], [2.0, 0.0]]], np.float32
+    )
+    assert trainer._candidate("contrastive", np.tile(rows, (1, copies, 1))).strength == expected
+
+
 def test_the_contrastive_stage_is_chosen_unless_the_probe_is_clearly_better():
     losses = np.array([1.0, 0.2, 0.7, 0.1, 0.9])
     probe = Candidate("probe", 1.0, np.zeros((5, 2)), losses)
@@ -114,7 +128,7 @@ def test_held_out_labels_decide_no_pseudo_label():
         trainer.source, trainer.vectors = None, lambda source: vectors
         rows = []
         trainer.stage = SimpleNamespace(
-            num_steps=lambda rows: 1, train=lambda chosen, steps: rows.extend(chosen) or [0.5]
+            num_steps=lambda rows, passes: 1, train=lambda chosen, *_: rows.extend(chosen) or [0.5]
         )
         bar = SimpleNamespace(set_postfix=lambda **_: None, update=lambda: None)
         trainer.train_encoder("pseudo-labels", np.arange(4), bar)
