@@ -39,9 +39,9 @@ FOLD_PASSES = PASSES // 2
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
-# Standard deviation of the logarithm of the strength, around the middle of the strengths. A dozen rows say little about
-# it: without a prior, the lowest strength or the highest one is often chosen.
-STRENGTH_SPREAD = 1.5
+# Mean and standard deviation of the logarithm of the strength, before the rows: a dozen of them often have their lowest
+# loss at the lowest strength or at the highest one.
+LIKELY_STRENGTH, STRENGTH_SPREAD = 10.0, 2.0
 # Of the head that labels the texts: fixed, so that no fold's own labels decide it.
 PSEUDO_LABEL_STRENGTH = 10.0
 
@@ -98,6 +98,9 @@ class FewLabelTrainer:
         self.bases = task.head_bases(model)
         strengths = STRENGTHS if self.bases == [None] else CENTERED_STRENGTHS
         self._heads = list(itertools.product(range(len(self.bases)), strengths))
+        # The likely strength is one of vectors that are not centered.
+        prior = strength_penalties if self.bases == [None] else np.zeros_like
+        self._penalties = prior(np.array([strength for _, strength in self._heads]))
         several = self.targets.ndim == 2
         count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
         memberships = label_memberships(self.targets, model.num_labels)
@@ -144,8 +147,7 @@ class FewLabelTrainer:
 
     def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
-        penalties = strength_penalties(np.array([strength for _, strength in self._heads]))
-        best = int(np.argmin([each.sum() for each in losses] + penalties))
+        best = int(np.argmin([each.sum() for each in losses] + self._penalties))
         basis, strength = self._heads[best]
         return Candidate(name, strength, logits[best].copy(), losses[best], basis)
 
@@ -204,9 +206,8 @@ class FewLabelTrainer:
 
 
 def strength_penalties(strengths: np.ndarray) -> np.ndarray:
-    """What each strength, float [H], adds to the summed cross-entropy of the rows; the prior is log-normal."""
-    logs = np.log(strengths)
-    return ((logs - (logs.min() + logs.max()) / 2) / STRENGTH_SPREAD) ** 2 / 2
+    """What each strength, float [H], adds to the summed cross-entropy of the rows: a log-normal prior."""
+    return ((np.log(strengths) - np.log(LIKELY_STRENGTH)) / STRENGTH_SPREAD) ** 2 / 2
 
 
 def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from training.fewshot.contrastive import sample_batches
-from training.fewshot.train import Candidate, FewLabelTrainer, best_candidate, make_folds, pseudo_labels
+from training.fewshot.train import (
+    Candidate,
+    FewLabelTrainer,
+    best_candidate,
+    make_folds,
+    pseudo_labels,
+    strength_penalties,
+)
 
 
 def test_folds_are_stratified_and_keep_copies_of_a_text_together():
@@ -65,10 +72,14 @@ def test_rows_of_several_labels_and_of_none_are_sampled():
     assert seen == set(range(5))
 
 
-@pytest.mark.parametrize(("copies", "expected"), [(1, 3.0), (1000, 0.1)])
+@pytest.mark.parametrize(("copies", "expected"), [(1, 10.0), (1000, 0.1)])
 def test_few_rows_do_not_decide_on_an_extreme_strength(copies, expected):
     trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
-    trainer._heads = [(0, 0.1), (0, 3.0), (0, 90.0)]
+    strengths = np.array([0.1, 10.0, 100.0])
+    trainer._heads, trainer._penalties = (
+        [(0, strength) for strength in strengths],
+        strength_penalties(strengths),
+    )
     trainer.targets = np.tile(np.array([0, 1], np.int32), copies)
     trainer.predictable = np.ones(len(trainer.targets), bool)
     # The lowest strength has the lowest loss, by .02 a row.
