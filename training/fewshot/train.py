@@ -6,6 +6,7 @@ The candidates are cross-validated, and the chosen one is trained on all rows.
 import dataclasses
 import itertools
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from training.fewshot.contrastive import PASSES, ContrastiveStage, label_members
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path
-from training.linear.weighing import weigh
+from training.linear.weighing import log_prior, weigh
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
 from training.tasks.protocol import Task
@@ -39,11 +40,9 @@ FOLD_PASSES = PASSES // 2
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
-# Mean and standard deviation of the logarithm of the strength, before the rows: a dozen of them often have their lowest
+# Of vectors that are not centered, and the standard deviation of its logarithm: a dozen rows often have their lowest
 # loss at the lowest strength or at the highest one.
 LIKELY_STRENGTH, STRENGTH_SPREAD = 10.0, 2.0
-# Of the head that labels the texts: fixed, so that no fold's own labels decide it.
-PSEUDO_LABEL_STRENGTH = 10.0
 
 
 @dataclasses.dataclass
@@ -98,9 +97,6 @@ class FewLabelTrainer:
         self.bases = task.head_bases(model)
         strengths = STRENGTHS if self.bases == [None] else CENTERED_STRENGTHS
         self._heads = list(itertools.product(range(len(self.bases)), strengths))
-        # The likely strength is one of vectors that are not centered.
-        prior = strength_penalties if self.bases == [None] else np.zeros_like
-        self._penalties = prior(np.array([strength for _, strength in self._heads]))
         several = self.targets.ndim == 2
         count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
         memberships = label_memberships(self.targets, model.num_labels)
@@ -147,9 +143,16 @@ class FewLabelTrainer:
 
     def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
-        best = int(np.argmin([each.sum() for each in losses] + self._penalties))
+        best = int(np.argmin([self._objective(*each) for each in zip(losses, self._heads, strict=True)]))
         basis, strength = self._heads[best]
         return Candidate(name, strength, logits[best].copy(), losses[best], basis)
+
+    def _objective(self, losses: np.ndarray, head: tuple[int, float]) -> float:
+        """The mean loss of the rows plus the prior of the head's strength, if its vectors are not centered."""
+        basis, strength = head
+        count = max(1, len(losses))
+        away = math.log(strength / LIKELY_STRENGTH) / STRENGTH_SPREAD if self.bases[basis] is None else 0.0
+        return float(losses.sum()) / count + log_prior(away, count)
 
     def _head(
         self, vectors: np.ndarray, rows: np.ndarray, basis: int, strength: float
@@ -185,7 +188,8 @@ class FewLabelTrainer:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
         assert self.joined is not None
         vectors = self.vectors(self.joined)
-        logits = apply_head(vectors, self._head(vectors, rows, 0, PSEUDO_LABEL_STRENGTH))
+        # A fixed strength, so that no fold's own labels decide it.
+        logits = apply_head(vectors, self._head(vectors, rows, 0, LIKELY_STRENGTH))
         texts, targets = pseudo_labels(logits[len(self.targets) :], self.targets.ndim == 2)
         texts += len(self.targets)
         self.joined.targets[texts] = targets
@@ -203,11 +207,6 @@ class FewLabelTrainer:
         kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
-
-
-def strength_penalties(strengths: np.ndarray) -> np.ndarray:
-    """What each strength, float [H], adds to the summed cross-entropy of the rows: a log-normal prior."""
-    return ((np.log(strengths) - np.log(LIKELY_STRENGTH)) / STRENGTH_SPREAD) ** 2 / 2
 
 
 def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:

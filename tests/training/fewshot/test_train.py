@@ -5,14 +5,7 @@ import numpy as np
 import pytest
 
 from training.fewshot.contrastive import sample_batches
-from training.fewshot.train import (
-    Candidate,
-    FewLabelTrainer,
-    best_candidate,
-    make_folds,
-    pseudo_labels,
-    strength_penalties,
-)
+from training.fewshot.train import Candidate, FewLabelTrainer, best_candidate, make_folds, pseudo_labels
 
 
 def test_folds_are_stratified_and_keep_copies_of_a_text_together():
@@ -75,18 +68,18 @@ def test_rows_of_several_labels_and_of_none_are_sampled():
 @pytest.mark.parametrize(("copies", "expected"), [(1, 10.0), (1000, 0.1)])
 def test_few_rows_do_not_decide_on_an_extreme_strength(copies, expected):
     trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
-    strengths = np.array([0.1, 10.0, 100.0])
-    trainer._heads, trainer._penalties = (
-        [(0, strength) for strength in strengths],
-        strength_penalties(strengths),
-    )
+    trainer.bases, trainer._heads = [None], [(0, 0.1), (0, 10.0), (0, 100.0)]
     trainer.targets = np.tile(np.array([0, 1], np.int32), copies)
     trainer.predictable = np.ones(len(trainer.targets), bool)
     # The lowest strength has the lowest loss, by .02 a row.
     rows = np.array(
         [[[0.55, 0.0], [0.0, 0.55]], [[0.5, 0.0], [0.0, 0.5]], [[0.0, 2.0], [2.0, 0.0]]], np.float32
     )
-    assert trainer._candidate("contrastive", np.tile(rows, (1, copies, 1))).strength == expected
+    logits = np.tile(rows, (1, copies, 1))
+    assert trainer._candidate("contrastive", logits).strength == expected
+    # The strengths of centered vectors, which heads of pairs read, have no prior.
+    trainer.bases = [np.eye(2)]
+    assert trainer._candidate("contrastive", logits).strength == 0.1
 
 
 def test_the_contrastive_stage_is_chosen_unless_the_probe_is_clearly_better():
