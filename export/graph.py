@@ -36,9 +36,19 @@ from kmha.features import (
     WORD_STARTS,
     TextInputs,
 )
-from kmha.layers.attention import stack_heads
+from kmha.layers.attention import MultiHeadAttention, stack_heads
 from kmha.layers.crf import Potentials, decode
-from kmha.layers.eight_bit import HiddenUnits, ScaledTable, outlier_rows, round_to_8_bits
+from kmha.layers.eight_bit import (
+    HiddenUnits,
+    ScaledTable,
+    SmoothInputs,
+    SmoothKernel,
+    SplitNetwork,
+    outlier_rows,
+    recorded_input_ranges,
+    round_to_8_bits,
+    smoothing_factors,
+)
 from kmha.layers.embedding import Table
 from kmha.layers.encoder_block import FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams
@@ -56,6 +66,8 @@ FEWEST_8_BIT = 1024
 WIDE_COLUMNS = 32
 # Scales of rows are multiples of a unit; float32 has all integers up to this one.
 SCALE_STEPS = 1 << 24
+# Rows of the sample that decide how much to smooth.
+SMOOTHING_ROWS = 64
 # Parts of the names of a matcher's layers that stay in float32 with 8-bit weights and activations.
 PAIR_FLOAT_LAYERS = ("/head", "/overlap", "/linear")
 # The sample of a run that has none.
@@ -228,18 +240,26 @@ def with_float_head(bundle: Bundle, predict: Callable[..., dict[str, Any]]) -> C
     return with_head
 
 
-def eight_bit_forms(bundle: Bundle) -> tuple[dict[int, Any], list[tf.Variable]]:
+def eight_bit_forms(bundle: Bundle, smooth: bool = False) -> tuple[dict[int, Any], list[tf.Variable]]:
     """The forms of layers that lose less in 8 bits, by the `id` of each layer, and their variables.
 
     Tables are integers with a scale for each row, of narrow tables for each column. Scales of rows are integers too:
     the TFLite converter would quantize fractions with one scale. The outliers of feed-forward networks have products of
-    their own.
+    their own. `smooth`, for activations in 8 bits, scales the inputs of self-attention and of feed-forward networks
+    whose columns have very different ranges in the bundle's sample.
     """
     forms, variables = {}, []
+    ranges = _input_ranges(bundle) if smooth and bundle.sample else {}
 
     def stored(values: np.ndarray) -> tf.Variable:
         variables.append(tf.Variable(tf.constant(values), trainable=False))
         return variables[-1]
+
+    def smoothed(layer: Any, kernel: np.ndarray) -> tuple[SmoothInputs | None, np.ndarray]:
+        factors = smoothing_factors(ranges[id(layer)], kernel) if id(layer) in ranges else None
+        if factors is None:
+            return None, kernel
+        return SmoothInputs(stored(factors)), kernel / factors[:, None]
 
     for layer in bundle.model._flatten_layers():
         if isinstance(layer, Table) and math.prod(layer.embeddings.shape) >= FEWEST_8_BIT:
@@ -252,15 +272,30 @@ def eight_bit_forms(bundle: Bundle) -> tuple[dict[int, Any], list[tf.Variable]]:
             else:
                 forms[id(layer)] = ScaledTable(stored(values), scales[0])
         elif isinstance(layer, FeedForward):
-            kernel, bias = layer.expand.kernel.numpy(), layer.expand.bias.numpy()
-            contract = layer.contract.kernel.numpy()
+            inputs, kernel = smoothed(layer, layer.expand.kernel.numpy())
+            bias, contract = layer.expand.bias.numpy(), layer.contract.kernel.numpy()
             outliers = outlier_rows(contract)
-            if outliers.any():
-                forms[id(layer)] = [
+            parts = [part for part in (~outliers, outliers) if part.any()]
+            if inputs is not None or len(parts) == 2:
+                units = [
                     HiddenUnits(stored(kernel[:, part]), stored(bias[part]), stored(contract[part]))
-                    for part in (~outliers, outliers)
+                    for part in parts
                 ]
+                forms[id(layer)] = SplitNetwork(units, inputs)
+        elif isinstance(layer, MultiHeadAttention) and len(layer.spans) == 1:
+            inputs, kernel = smoothed(layer, layer.query_key_value_kernel.numpy())
+            if inputs is not None:
+                forms[id(layer)] = SmoothKernel(inputs, stored(kernel))
     return forms, variables
+
+
+def _input_ranges(bundle: Bundle) -> dict[int, np.ndarray]:
+    """See `recorded_input_ranges`; on some rows of the bundle's sample."""
+    rows = sample_rows(bundle, SMOOTHING_ROWS)
+    with recorded_input_ranges() as ranges:
+        for first in range(0, len(rows), 8):
+            bundle.model(features_of(bundle, rows[first : first + 8]), training=False)
+    return ranges
 
 
 def encode_words(

@@ -149,6 +149,22 @@ def make_outlier_bundle():
     return bundle
 
 
+def widen_inputs(bundle, factor=1000.0):
+    """Multiplies a column of the inputs of attention and of a feed-forward network, and divides its weights.
+
+    The predictions stay the same.
+    """
+    block = bundle.model.encoder.blocks[0]
+    for norm, kernel in (
+        (block.attention_norm, block.attention.query_key_value_kernel),
+        (block.feed_forward_norm, block.feed_forward.expand.kernel),
+    ):
+        for variable, times in ((norm.gamma, factor), (norm.beta, factor), (kernel, 1 / factor)):
+            values = variable.numpy()
+            values[3] *= times
+            variable.assign(values)
+
+
 @functools.cache
 def masked_bundle():
     """A masked language model with random weights. Do not change what it returns: all tests share it."""

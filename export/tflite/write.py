@@ -196,7 +196,7 @@ def convert(
         if quantize == "dynamic":
             predict = with_float_head(bundle, predict)
         if quantize in ("dynamic", "int8"):
-            forms, variables = eight_bit_forms(bundle)
+            forms, variables = eight_bit_forms(bundle, smooth=quantize == "dynamic")
             stack.enter_context(forms_of_layers(forms))
         signatures = {
             name: _concrete_function(bundle, predict, texts, length) for name, length in names.items()

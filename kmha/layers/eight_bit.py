@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 _forms = contextvars.ContextVar[Mapping[int, Any]]("forms", default=MappingProxyType({}))
+_ranges = contextvars.ContextVar[dict[int, np.ndarray] | None]("ranges", default=None)
 
 
 class ScaledTable(NamedTuple):
@@ -27,6 +28,28 @@ class ScaledTable(NamedTuple):
         return rows * (ops.cast(ops.take(self.row_scales, ids, axis=0), dtype) * scale)
 
 
+class SmoothInputs(NamedTuple):
+    """Inputs whose columns are scaled to similar ranges; their kernel has the inverse factors."""
+
+    factors: Any  # float [D]
+
+    def scale(self, inputs):
+        """The scaled inputs, float [..., D]."""
+        # A bound that has no effect: the TFLite converter would multiply the kernel by the factors.
+        return ops.maximum(inputs * ops.cast(self.factors, inputs.dtype), -1e30)
+
+
+class SmoothKernel(NamedTuple):
+    """A kernel for smooth inputs."""
+
+    inputs: SmoothInputs
+    kernel: Any  # float [D, E]
+
+    def project(self, inputs):
+        """The product of inputs, float [..., D], and the kernel, [..., E]."""
+        return ops.matmul(self.inputs.scale(inputs), self.kernel)
+
+
 class HiddenUnits(NamedTuple):
     """Some of the hidden units of a feed-forward network."""
 
@@ -35,8 +58,15 @@ class HiddenUnits(NamedTuple):
     contract: Any  # float [F, D]
 
 
+class SplitNetwork(NamedTuple):
+    """A feed-forward network as a sum over parts of its hidden units."""
+
+    units: Sequence[HiddenUnits]
+    inputs: SmoothInputs | None = None
+
+
 @contextlib.contextmanager
-def forms_of_layers(forms: Mapping[int, ScaledTable | Sequence[HiddenUnits]]) -> Iterator[None]:
+def forms_of_layers(forms: Mapping[int, ScaledTable | SmoothKernel | SplitNetwork]) -> Iterator[None]:
     """Traces layers with other forms of their weights, by the `id` of each layer."""
     token = _forms.set(forms)
     try:
@@ -48,6 +78,53 @@ def forms_of_layers(forms: Mapping[int, ScaledTable | Sequence[HiddenUnits]]) ->
 def form_of(layer: Any) -> Any:
     """The form of a layer's weights to trace; None: its own."""
     return _forms.get().get(id(layer))
+
+
+@contextlib.contextmanager
+def recorded_input_ranges() -> Iterator[dict[int, np.ndarray]]:
+    """Yields the largest absolute input of each column, float [D], of the layers that run eagerly in the block.
+
+    Keys are the `id` of each layer that calls `record_inputs`.
+    """
+    ranges: dict[int, np.ndarray] = {}
+    token = _ranges.set(ranges)
+    try:
+        yield ranges
+    finally:
+        _ranges.reset(token)
+
+
+def record_inputs(layer: Any, inputs: Any) -> None:
+    """Records inputs, float [B, T, D], of a layer, if `recorded_input_ranges` is active."""
+    ranges = _ranges.get()
+    if ranges is not None:
+        largest = np.abs(ops.convert_to_numpy(inputs)).max(axis=(0, 1), initial=0.0)
+        ranges[id(layer)] = np.maximum(largest, ranges.get(id(layer), 0.0))
+
+
+def smoothing_factors(ranges: np.ndarray, kernel: np.ndarray, times: float = 3.0) -> np.ndarray | None:
+    """Factors that scale the columns of inputs and the rows of their kernel to the same ranges, float32 [D].
+
+    None if no column has more than so many times the range of the median column: then rounding loses little. A
+    pretrained BERT has a few such columns, and each token has one scale for all of its columns.
+
+    Args:
+        ranges: Largest absolute input of each column, float [D].
+        kernel: float [D, E].
+        times: The limit.
+
+    Source: Xiao et al. 2022, arXiv:2211.10438, with a migration strength of one half.
+    """
+    if ranges.max() <= times * np.median(ranges):
+        return None
+
+    def positive(sizes: np.ndarray) -> np.ndarray:
+        # A column that is always zero in the sample may have other values later.
+        floor = max(0.01 * np.median(sizes), 1e-6 * sizes.max(), np.finfo(np.float32).tiny)
+        return np.maximum(sizes, floor)
+
+    factors = np.sqrt(positive(np.abs(kernel).max(axis=1)) / positive(ranges))
+    return (factors / np.median(factors)).astype(np.float32)
 
 
 def round_to_8_bits(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from keras import ops
 
 from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.configurable_layer import ConfigurableLayer
-from kmha.layers.eight_bit import form_of
+from kmha.layers.eight_bit import form_of, record_inputs
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -88,10 +88,13 @@ class FeedForward(ConfigurableLayer):
         """See the class."""
         activate = ACTIVATIONS[self.activation]
         form = form_of(self)
+        record_inputs(self, inputs)
         if form is not None:
+            if form.inputs is not None:
+                inputs = form.inputs.scale(inputs)
             parts = (
                 ops.matmul(activate(ops.matmul(inputs, each.kernel) + each.bias), each.contract)
-                for each in form
+                for each in form.units
             )
             return sum(parts, start=self.contract.bias)
         expanded = self.expand(inputs)

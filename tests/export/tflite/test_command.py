@@ -25,6 +25,7 @@ from tests.bundles import (
     make_linear_bundle,
     make_outlier_bundle,
     one_label_bundle,
+    widen_inputs,
 )
 from tests.command_runs import call, run_script
 from tests.export.conftest import BUNDLES, unbounded
@@ -215,8 +216,9 @@ def test_a_hint_is_logged_when_the_sample_has_training_texts(tmp_path, quantize,
 
 
 @pytest.mark.second
-def test_large_weights_that_no_text_uses_do_not_change_8_bit_predictions(tmp_path):
+def test_large_weights_and_inputs_do_not_change_8_bit_predictions(tmp_path):
     bundle = make_outlier_bundle()
+    widen_inputs(bundle)
     with unbounded():
         write_tflite(bundle, tmp_path / "m.tflite", [24], "dynamic")
     found = TflitePredictor(tmp_path / "m.tflite").probabilities(TEXTS)

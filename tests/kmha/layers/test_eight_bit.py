@@ -1,7 +1,19 @@
 import numpy as np
 import pytest
 
-from kmha.layers.eight_bit import HiddenUnits, ScaledTable, forms_of_layers, outlier_rows, round_to_8_bits
+from kmha.layers.attention import MultiHeadAttention
+from kmha.layers.eight_bit import (
+    HiddenUnits,
+    ScaledTable,
+    SmoothInputs,
+    SmoothKernel,
+    SplitNetwork,
+    forms_of_layers,
+    outlier_rows,
+    recorded_input_ranges,
+    round_to_8_bits,
+    smoothing_factors,
+)
 from kmha.layers.embedding import Table
 from kmha.layers.encoder_block import FeedForward
 
@@ -40,19 +52,23 @@ def test_a_table_looks_up_the_rounded_rows(by_row):
     assert np.array_equal(np.asarray(layer(ids)), table[ids])
 
 
+@pytest.mark.parametrize("factors", [None, np.float32([1, 0.01, 3, 1, 2])])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
-def test_parts_of_the_hidden_units_give_the_same_output(activation):
+def test_parts_of_the_hidden_units_give_the_same_output(activation, factors):
     layer, inputs = FeedForward(12, activation), RANDOM.normal(size=(2, 3, 5)).astype("float32")
     layer.build(inputs.shape)
     layer.contract.bias.assign(RANDOM.normal(size=5))
     layer.expand.bias.assign(RANDOM.normal(size=12))
     expected = np.asarray(layer(inputs))
     weights = [np.asarray(each) for each in (layer.expand.kernel, layer.expand.bias, layer.contract.kernel)]
+    if factors is not None:
+        weights[0] = weights[0] / factors[:, None]
     parts = [
         HiddenUnits(weights[0][:, part], weights[1][part], weights[2][part])
         for part in (np.s_[:9], np.s_[9:])
     ]
-    with forms_of_layers({id(layer): parts}):
+    form = SplitNetwork(parts, None if factors is None else SmoothInputs(factors))
+    with forms_of_layers({id(layer): form}):
         assert np.abs(np.asarray(layer(inputs)) - expected).max() < 1e-5
 
 
@@ -61,3 +77,42 @@ def test_outliers_are_rows_with_far_larger_weights():
     assert not outlier_rows(kernel).any()
     kernel[[4, 30], 2] = 40
     assert np.flatnonzero(outlier_rows(kernel)).tolist() == [4, 30]
+
+
+def test_smooth_inputs_of_attention_give_the_same_output():
+    layer, inputs = MultiHeadAttention(2), RANDOM.normal(size=(2, 5, 6)).astype("float32")
+    layer.build(inputs.shape)
+    expected = np.asarray(layer(inputs))
+    factors = np.float32([1, 0.01, 3, 1, 2, 0.5])
+    form = SmoothKernel(SmoothInputs(factors), np.asarray(layer.query_key_value_kernel) / factors[:, None])
+    with forms_of_layers({id(layer): form}):
+        assert np.abs(np.asarray(layer(inputs)) - expected).max() < 1e-6
+
+
+def test_recorded_ranges_are_those_of_all_inputs():
+    layers = [FeedForward(4), MultiHeadAttention(2), FeedForward(4)]
+    batches = [RANDOM.normal(size=(2, steps, 6)).astype("float32") for steps in (3, 5)]
+    for layer in layers:
+        layer.build(batches[0].shape)
+    with recorded_input_ranges() as ranges:
+        for batch in batches:
+            layers[0](batch)
+            layers[1](batch)
+    layers[0](10 * batches[0])
+    expected = np.abs(np.concatenate([batch.reshape(-1, 6) for batch in batches])).max(axis=0)
+    assert set(ranges) == {id(layers[0]), id(layers[1])}
+    assert all(np.array_equal(found, expected) for found in ranges.values())
+
+
+def test_smoothing_makes_the_ranges_of_columns_similar():
+    kernel, ranges = RANDOM.normal(size=(50, 8)).astype("float32"), np.full(50, 2.0)
+    assert smoothing_factors(ranges, kernel) is None
+    # A column that is always 0 in the sample has a finite factor.
+    ranges[[4, 30, 7]] = 40, 300, 0
+    factors = smoothing_factors(ranges, kernel)
+    assert factors.dtype == np.float32 and np.isfinite(factors).all() and (factors > 0).all()
+    columns, rows = ranges * factors, np.abs(kernel / factors[:, None]).max(axis=1)
+    used = ranges > 0
+    np.testing.assert_allclose((columns / rows)[used], (columns / rows)[0], rtol=1e-4)
+    assert columns.max() / np.median(columns) < 15 < ranges.max() / np.median(ranges)
+    assert np.isfinite(smoothing_factors(ranges, 0 * kernel)).all()
