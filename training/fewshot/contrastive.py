@@ -15,7 +15,7 @@ from training.config.config import ResolvedConfig
 from training.data.inputs import Source
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
-from training.runtime.cpu_sharding import trace_once
+from training.runtime.cpu_sharding import num_shards, trace_once
 from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.runtime.mixed_precision import LossScale
 from training.runtime.resource_usage import count_trainable_weights
@@ -31,7 +31,7 @@ WARMUP_FRACTION = 0.1
 # Batches of a training: as many as make 20 passes over the rows, within these limits.
 PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in all
-# batches of a training. Tracing takes some seconds longer.
+# batches of a training, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
 
 
@@ -63,19 +63,18 @@ class ContrastiveStage:
             forward=self._outputs,
         )
         self._encode = trace_once(lambda features: task.contrastive_outputs(model, features))
-        self._has_parts = (
-            task.traits.num_texts == 1
-            and source.windows is None
-            and saved_tokens(source.lengths, self._batch_rows) * self.num_steps(rows) >= MIN_SAVED_TOKENS
-        )
+        self._parts = 1
+        if task.traits.num_texts == 1 and source.windows is None:
+            saved = saved_tokens(source.lengths, self._batch_rows) * self.num_steps(rows)
+            self._parts = PARTS if saved >= MIN_SAVED_TOKENS else num_shards()
 
     def _outputs(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The input of the loss; rows of a batch with parts are in the order of their lengths."""
-        if not self._has_parts:
+        """The input of the loss; rows of a batch in parts are in the order of their lengths."""
+        if self._parts == 1:
             return self._encode(features)
         lengths = tf.reduce_sum(features[PADDING_MASK], axis=1)
         outputs = []
-        for first, last in itertools.pairwise(part_borders(tf.size(lengths))):
+        for first, last in itertools.pairwise(part_borders(tf.size(lengths), self._parts)):
             # At least 1: a part of a few rows may be empty.
             longest = tf.maximum(1, tf.reduce_max(lengths[first:last]))
             part = {name: values[first:last, :longest] for name, values in features.items()}
@@ -121,7 +120,7 @@ class ContrastiveStage:
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
         for chosen in sample_batches(memberships, size, steps, random):
-            if self._has_parts:
+            if self._parts > 1:
                 chosen = chosen[np.argsort(self._source.lengths[rows[chosen]], kind="stable")]
             sums = self._step(self._source.batch(self._source.batch_plan(rows[chosen])))
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
@@ -130,9 +129,9 @@ class ContrastiveStage:
             yield loss
 
 
-def part_borders(size: Any) -> list[Any]:
+def part_borders(size: Any, parts: int) -> list[Any]:
     """Where the parts of a batch begin and the last one ends; from the number of its rows, an int or int32 []."""
-    return [part * size // PARTS for part in range(PARTS + 1)]
+    return [part * size // parts for part in range(parts + 1)]
 
 
 def saved_tokens(lengths: np.ndarray, size: int) -> float:
@@ -143,7 +142,7 @@ def saved_tokens(lengths: np.ndarray, size: int) -> float:
         size: Rows of a batch.
     """
     drawn = np.sort(np.random.default_rng(0).choice(lengths, (1_000, size)), axis=1)
-    borders = np.array(part_borders(size))
+    borders = np.array(part_borders(size, PARTS))
     return float((drawn[:, -1] * size - drawn[:, borders[1:] - 1] @ np.diff(borders)).mean())
 
 

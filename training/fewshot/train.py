@@ -3,15 +3,17 @@
 The candidates are cross-validated, and the chosen one is trained on all rows.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tqdm import tqdm
 
 from training.cli.exceptions import TrainingDiverged
@@ -299,6 +301,18 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
     return best, {each.name: round(each.loss, 4) for each in candidates}
 
 
+@contextlib.contextmanager
+def graphs_as_traced() -> Iterator[None]:
+    """Leaves out TensorFlow's graph optimizer: steps are as fast without it, and the first one takes less time."""
+    option = "disable_meta_optimizer"
+    before = tf.config.optimizer.get_experimental_options().get(option, False)
+    tf.config.optimizer.set_experimental_options({option: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({option: before})
+
+
 def add_linear_path(
     trainer: FewLabelTrainer, logits: np.ndarray, preprocessor: Any, labels: Sequence[str], seed: int
 ) -> tuple[Any, np.ndarray]:
@@ -359,7 +373,8 @@ def train_few_labels(
     left_out = int((~trainer.predictable).sum())
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
-    best, losses = train_best_candidate(trainer, config.fewshot.mode)
+    with graphs_as_traced():
+        best, losses = train_best_candidate(trainer, config.fewshot.mode)
     logits = best.logits
     if config.encoder.linear and config.task == "classify":
         model, logits = add_linear_path(trainer, best.logits, inputs.preprocessor, labels, config.train.seed)

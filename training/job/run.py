@@ -118,8 +118,9 @@ def _start_tensorflow(context: RunContext, data: Data) -> None:
 
         tune_malloc()
         shards = 1
-        if context.coordinator.count == 1 and not data.has_few_labels:
-            shards = choose_num_shards(context.config, data.task, len(data.train.rows), intra_op_cores())
+        if context.coordinator.count == 1:
+            rows = None if data.has_few_labels else len(data.train.rows)
+            shards = choose_num_shards(context.config, data.task, rows, intra_op_cores())
         configure_shards(shards)
 
     import_tensorflow(configure)

@@ -23,9 +23,17 @@ MIN_ROWS = 2000
 _MIN_SHARD_ROWS = 2
 
 
-def choose_num_shards(config: FitConfig, task: Task, rows: int, cores: int) -> int:
-    """Number of shards of each training batch; 1 where all cores should compute each operation together."""
-    if rows < MIN_ROWS or not can_shard(config, task):
+def choose_num_shards(config: FitConfig, task: Task, rows: int | None, cores: int) -> int:
+    """Number of shards of each training batch; 1 where all cores should compute each operation together.
+
+    `rows` None: a model is trained from few labels. Its encoder is traced once for all shards.
+    """
+    if not can_shard(config, task):
+        return 1
+    if rows is None:
+        has_whole_batches = task.traits.num_texts == 2 or config.classify.window
+        return 1 if has_whole_batches else min(cores, MAX_SHARDS)
+    if rows < MIN_ROWS:
         return 1
     return max_shards(config.train, config.text.longest * task.traits.num_texts, cores)
 

@@ -10,6 +10,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.models.classifier import TextClassifier
 from training.config.config import ResolvedConfig
+from training.fewshot import contrastive
 from training.fewshot.contrastive import PASSES, ContrastiveStage, saved_tokens
 from training.tasks.classify import ClassifyTask
 
@@ -24,9 +25,11 @@ def _stage(lengths, rows=1_000, labels=2):
     return ContrastiveStage(ClassifyTask(), model, source, rows, ResolvedConfig()), model  # pyright: ignore
 
 
+@pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("lengths", [[3, 3, 8, 20, 70, 90, 100], [5, 80]])
-def test_parts_of_a_batch_have_the_vectors_of_the_whole_batch(lengths):
+def test_parts_of_a_batch_have_the_vectors_of_the_whole_batch(lengths, parts):
     stage, model = _stage(lengths)
+    stage._parts = parts
     random, longest = np.random.default_rng(0), max(lengths)
     mask = (np.arange(longest) < np.array(lengths)[:, None]).astype(np.int32)
     ids = random.integers(4, 50, mask.shape).astype(np.int32) * mask
@@ -42,16 +45,23 @@ def test_parts_of_a_batch_have_the_vectors_of_the_whole_batch(lengths):
     stage._encode = outputs
     found = stage._outputs(features).numpy()
     np.testing.assert_allclose(found, model.pooled_vectors(features, training=True), atol=1e-5)
-    assert len(widths) == 4 and widths[0] < widths[-1] == longest
+    assert len(widths) == parts and widths[0] < widths[-1] == longest
 
 
 @pytest.mark.parametrize(
-    ("lengths", "rows", "has_parts"),
-    [([3, 20, 30], 8, False), ([3, 20, 30], 500, True), ([30, 30], 500, False), ([30, 300], 8, True)],
+    ("lengths", "rows", "shards", "parts"),
+    [
+        ([3, 20, 30], 8, 1, 1),
+        ([3, 20, 30], 8, 2, 2),
+        ([3, 20, 30], 500, 2, 4),
+        ([30, 30], 500, 1, 1),
+        ([30, 300], 8, 1, 4),
+    ],
 )
-def test_batches_have_parts_where_that_saves_more_than_tracing_costs(lengths, rows, has_parts):
+def test_batches_have_parts_where_that_saves_more_than_it_costs(lengths, rows, shards, parts, monkeypatch):
+    monkeypatch.setattr(contrastive, "num_shards", lambda: shards)
     stage, _ = _stage(lengths, rows)
-    assert stage._has_parts == has_parts
+    assert stage._parts == parts
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from training.fewshot.contrastive import sample_batches
-from training.fewshot.train import Candidate, FewLabelTrainer, best_candidate, make_folds, pseudo_labels
+from training.fewshot.train import (
+    Candidate,
+    FewLabelTrainer,
+    best_candidate,
+    graphs_as_traced,
+    make_folds,
+    pseudo_labels,
+)
 
 
 def test_folds_are_stratified_and_keep_copies_of_a_text_together():
@@ -140,3 +148,17 @@ def test_held_out_labels_decide_no_pseudo_label():
 
     # Of the texts 5, 6 and 7, the confident half joins the rows of the other folds.
     assert trained(0) == trained(1) == ([0, 1, 2, 3, 5, 6], [0, 0, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("before", [None, False, True])
+def test_graph_optimizer_is_left_out_within_the_block_only(before):
+    options, name = tf.config.optimizer, "disable_meta_optimizer"
+    if before is not None:
+        options.set_experimental_options({name: before})
+    try:
+        with pytest.raises(ZeroDivisionError), graphs_as_traced():
+            assert options.get_experimental_options()[name]
+            raise ZeroDivisionError
+        assert options.get_experimental_options()[name] == bool(before)
+    finally:
+        options.set_experimental_options({name: False})

@@ -47,13 +47,18 @@ def test_every_shard_has_rows(settings, longest, cores, expected):
 def test_number_of_shards_of_a_job():
     config = resolve_text(ResolvedConfig(), np.full(9, 30))
 
-    def shards(rows=LARGE, task: Task | None = None, **changed):
+    def shards(rows: int | None = LARGE, task: Task | None = None, cores=2, **changed):
         return shares.choose_num_shards(
-            dataclasses.replace(config, **changed), task or ClassifyTask(), rows, cores=2
+            dataclasses.replace(config, **changed), task or ClassifyTask(), rows, cores
         )
 
     assert shards() == 2
     assert shards(rows=100) == 1
+    # Few labels.
+    assert [shards(rows=None, cores=cores) for cores in (1, 2, 16)] == [1, 2, 4]
+    assert shards(rows=None, task=MatchTask()) == 1
+    assert shards(rows=None, classify=dataclasses.replace(config.classify, window=64)) == 1
+    assert shards(rows=None, strategy="mirrored") == 1
     assert shards(strategy="mirrored") == 1
     assert shards(train=TrainSection(jit="on")) == 1
     assert shards(task=MatchTask(form="bi", loss="contrastive")) == 1
