@@ -41,9 +41,7 @@ from kmha.layers.crf import Potentials, decode
 from kmha.layers.eight_bit import (
     HiddenUnits,
     ScaledTable,
-    SmoothInputs,
     SmoothKernel,
-    SplitNetwork,
     outlier_rows,
     recorded_input_ranges,
     round_to_8_bits,
@@ -255,11 +253,12 @@ def eight_bit_forms(bundle: Bundle, smooth: bool = False) -> tuple[dict[int, Any
         variables.append(tf.Variable(tf.constant(values), trainable=False))
         return variables[-1]
 
-    def smoothed(layer: Any, kernel: np.ndarray) -> tuple[SmoothInputs | None, np.ndarray]:
-        factors = smoothing_factors(ranges[id(layer)], kernel) if id(layer) in ranges else None
+    def stored_kernel(layer: Any, kernel: np.ndarray, part: Any = np.s_[:]) -> Any:
+        """A kernel for a part of the inputs of a layer."""
+        factors = smoothing_factors(ranges[id(layer)][part], kernel) if id(layer) in ranges else None
         if factors is None:
-            return None, kernel
-        return SmoothInputs(stored(factors)), kernel / factors[:, None]
+            return stored(kernel)
+        return SmoothKernel(stored(factors), stored(kernel / factors[:, None]))
 
     for layer in bundle.model._flatten_layers():
         if isinstance(layer, Table) and math.prod(layer.embeddings.shape) >= FEWEST_8_BIT:
@@ -272,20 +271,21 @@ def eight_bit_forms(bundle: Bundle, smooth: bool = False) -> tuple[dict[int, Any
             else:
                 forms[id(layer)] = ScaledTable(stored(values), scales[0])
         elif isinstance(layer, FeedForward):
-            inputs, kernel = smoothed(layer, layer.expand.kernel.numpy())
-            bias, contract = layer.expand.bias.numpy(), layer.contract.kernel.numpy()
+            kernel, bias = layer.expand.kernel.numpy(), layer.expand.bias.numpy()
+            contract = layer.contract.kernel.numpy()
             outliers = outlier_rows(contract)
-            parts = [part for part in (~outliers, outliers) if part.any()]
-            if inputs is not None or len(parts) == 2:
-                units = [
-                    HiddenUnits(stored(kernel[:, part]), stored(bias[part]), stored(contract[part]))
-                    for part in parts
+            if outliers.any() or id(layer.contract) in ranges:
+                forms[id(layer)] = [
+                    HiddenUnits(
+                        stored_kernel(layer.expand, kernel[:, part]),
+                        stored(bias[part]),
+                        stored_kernel(layer.contract, contract[part], part),
+                    )
+                    for part in (~outliers, outliers)
+                    if part.any()
                 ]
-                forms[id(layer)] = SplitNetwork(units, inputs)
-        elif isinstance(layer, MultiHeadAttention) and len(layer.spans) == 1:
-            inputs, kernel = smoothed(layer, layer.query_key_value_kernel.numpy())
-            if inputs is not None:
-                forms[id(layer)] = SmoothKernel(inputs, stored(kernel))
+        elif isinstance(layer, MultiHeadAttention) and id(layer) in ranges:
+            forms[id(layer)] = stored_kernel(layer, layer.query_key_value_kernel.numpy())
     return forms, variables
 
 

@@ -11,7 +11,7 @@ from keras import ops
 
 from kmha.layers.attention_parts import GivenSeed, mask_bias, uses_blocks
 from kmha.layers.configurable_layer import ConfigurableLayer
-from kmha.layers.eight_bit import form_of, record_inputs
+from kmha.layers.eight_bit import form_of, project, record_inputs
 from kmha.layers.long_attention import blockwise_attention, open_window_rows, window_mask, windowed_attention
 from kmha.layers.positions import rotate
 
@@ -353,11 +353,11 @@ class MultiHeadAttention(ConfigurableLayer):
 
         One product, then a split into tensors of at most four axes: mobile runtimes compute these efficiently.
         """
-        form = None
+        kernel = self._kernel(first, last)
         if last - first == 3:
-            form = form_of(self)
             record_inputs(self, inputs)
-        projected = ops.matmul(inputs, self._kernel(first, last)) if form is None else form.project(inputs)
+            kernel = kernel if form_of(self) is None else form_of(self)
+        projected = project(inputs, kernel)
         if self.use_bias:
             bias = ops.reshape(self.query_key_value_bias, (-1,))
             projected = projected + bias[self.ends[first] : self.ends[last]]

@@ -28,45 +28,34 @@ class ScaledTable(NamedTuple):
         return rows * (ops.cast(ops.take(self.row_scales, ids, axis=0), dtype) * scale)
 
 
-class SmoothInputs(NamedTuple):
-    """Inputs whose columns are scaled to similar ranges; their kernel has the inverse factors."""
+class SmoothKernel(NamedTuple):
+    """A kernel for inputs whose columns are scaled to similar ranges: (x · factors) (W / factors) = x W."""
 
     factors: Any  # float [D]
-
-    def scale(self, inputs):
-        """The scaled inputs, float [..., D]."""
-        # A bound that has no effect: the TFLite converter would multiply the kernel by the factors.
-        return ops.maximum(inputs * ops.cast(self.factors, inputs.dtype), -1e30)
-
-
-class SmoothKernel(NamedTuple):
-    """A kernel for smooth inputs."""
-
-    inputs: SmoothInputs
-    kernel: Any  # float [D, E]
-
-    def project(self, inputs):
-        """The product of inputs, float [..., D], and the kernel, [..., E]."""
-        return ops.matmul(self.inputs.scale(inputs), self.kernel)
+    kernel: Any  # W / factors, float [D, E]
 
 
 class HiddenUnits(NamedTuple):
-    """Some of the hidden units of a feed-forward network."""
+    """Some of the hidden units of a feed-forward network; both kernels may be smooth."""
 
     kernel: Any  # float [D, F]
     bias: Any  # float [F]
     contract: Any  # float [F, D]
 
 
-class SplitNetwork(NamedTuple):
-    """A feed-forward network as a sum over parts of its hidden units."""
-
-    units: Sequence[HiddenUnits]
-    inputs: SmoothInputs | None = None
+def project(inputs, kernel):
+    """The product of inputs, float [..., D], and a kernel [D, E], which may be smooth: float [..., E]."""
+    if not isinstance(kernel, SmoothKernel):
+        return ops.matmul(inputs, kernel)
+    scaled = inputs * ops.cast(kernel.factors, inputs.dtype)
+    # The bound has no effect, but without it the TFLite converter would multiply the kernel by the factors.
+    return ops.matmul(ops.maximum(scaled, -1e30), kernel.kernel)
 
 
 @contextlib.contextmanager
-def forms_of_layers(forms: Mapping[int, ScaledTable | SmoothKernel | SplitNetwork]) -> Iterator[None]:
+def forms_of_layers(
+    forms: Mapping[int, ScaledTable | SmoothKernel | Sequence[HiddenUnits]],
+) -> Iterator[None]:
     """Traces layers with other forms of their weights, by the `id` of each layer."""
     token = _forms.set(forms)
     try:

@@ -7,7 +7,7 @@ from keras import ops
 
 from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.configurable_layer import ConfigurableLayer
-from kmha.layers.eight_bit import form_of, record_inputs
+from kmha.layers.eight_bit import form_of, project, record_inputs
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -88,20 +88,18 @@ class FeedForward(ConfigurableLayer):
         """See the class."""
         activate = ACTIVATIONS[self.activation]
         form = form_of(self)
-        record_inputs(self, inputs)
         if form is not None:
-            if form.inputs is not None:
-                inputs = form.inputs.scale(inputs)
             parts = (
-                ops.matmul(activate(ops.matmul(inputs, each.kernel) + each.bias), each.contract)
-                for each in form.units
+                project(activate(project(inputs, each.kernel) + each.bias), each.contract) for each in form
             )
             return sum(parts, start=self.contract.bias)
+        record_inputs(self.expand, inputs)
         expanded = self.expand(inputs)
         if training and self.activation == "gelu":
             activate = gelu_in_training
         # In float32 whatever the policy: more accurate, and on CPUs faster than 16 bits.
         active = activate(ops.cast(expanded, "float32"))
+        record_inputs(self.contract, active)
         return self.contract(ops.cast(active, expanded.dtype))
 
 

@@ -5,9 +5,7 @@ from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.eight_bit import (
     HiddenUnits,
     ScaledTable,
-    SmoothInputs,
     SmoothKernel,
-    SplitNetwork,
     forms_of_layers,
     outlier_rows,
     recorded_input_ranges,
@@ -52,23 +50,28 @@ def test_a_table_looks_up_the_rounded_rows(by_row):
     assert np.array_equal(np.asarray(layer(ids)), table[ids])
 
 
-@pytest.mark.parametrize("factors", [None, np.array([1, 0.01, 3, 1, 2], np.float32)])
+FACTORS = np.array([1, 0.01, 3, 1, 2, 0.5], np.float32)
+
+
+def _smooth(kernel):
+    factors = np.resize(FACTORS, len(kernel))
+    return SmoothKernel(factors, kernel / factors[:, None])
+
+
+@pytest.mark.parametrize("form", [np.asarray, _smooth])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
-def test_parts_of_the_hidden_units_give_the_same_output(activation, factors):
+def test_parts_of_the_hidden_units_give_the_same_output(activation, form):
     layer, inputs = FeedForward(12, activation), RANDOM.normal(size=(2, 3, 5)).astype("float32")
     layer.build(inputs.shape)
     layer.contract.bias.assign(RANDOM.normal(size=5))
     layer.expand.bias.assign(RANDOM.normal(size=12))
     expected = np.asarray(layer(inputs))
     weights = [np.asarray(each) for each in (layer.expand.kernel, layer.expand.bias, layer.contract.kernel)]
-    if factors is not None:
-        weights[0] = weights[0] / factors[:, None]
     parts = [
-        HiddenUnits(weights[0][:, part], weights[1][part], weights[2][part])
+        HiddenUnits(form(weights[0][:, part]), weights[1][part], form(weights[2][part]))
         for part in (np.s_[:9], np.s_[9:])
     ]
-    form = SplitNetwork(parts, None if factors is None else SmoothInputs(factors))
-    with forms_of_layers({id(layer): form}):
+    with forms_of_layers({id(layer): parts}):
         assert np.abs(np.asarray(layer(inputs)) - expected).max() < 1e-5
 
 
@@ -79,18 +82,16 @@ def test_outliers_are_rows_with_far_larger_weights():
     assert np.flatnonzero(outlier_rows(kernel)).tolist() == [4, 30]
 
 
-def test_smooth_inputs_of_attention_give_the_same_output():
+def test_smooth_kernel_of_attention_gives_the_same_output():
     layer, inputs = MultiHeadAttention(2), RANDOM.normal(size=(2, 5, 6)).astype("float32")
     layer.build(inputs.shape)
     expected = np.asarray(layer(inputs))
-    factors = np.array([1, 0.01, 3, 1, 2, 0.5], np.float32)
-    form = SmoothKernel(SmoothInputs(factors), np.asarray(layer.query_key_value_kernel) / factors[:, None])
-    with forms_of_layers({id(layer): form}):
+    with forms_of_layers({id(layer): _smooth(np.asarray(layer.query_key_value_kernel))}):
         assert np.abs(np.asarray(layer(inputs)) - expected).max() < 1e-6
 
 
 def test_recorded_ranges_are_those_of_all_inputs():
-    layers = [FeedForward(4), MultiHeadAttention(2), FeedForward(4)]
+    layers = [FeedForward(4, "relu"), MultiHeadAttention(2), FeedForward(4)]
     batches = [RANDOM.normal(size=(2, steps, 6)).astype("float32") for steps in (3, 5)]
     for layer in layers:
         layer.build(batches[0].shape)
@@ -99,9 +100,12 @@ def test_recorded_ranges_are_those_of_all_inputs():
             layers[0](batch)
             layers[1](batch)
     layers[0](10 * batches[0])
-    expected = np.abs(np.concatenate([batch.reshape(-1, 6) for batch in batches])).max(axis=0)
-    assert set(ranges) == {id(layers[0]), id(layers[1])}
-    assert all(np.array_equal(found, expected) for found in ranges.values())
+    rows = np.concatenate([batch.reshape(-1, 6) for batch in batches])
+    assert set(ranges) == {id(layers[0].expand), id(layers[0].contract), id(layers[1])}
+    for layer in (layers[0].expand, layers[1]):
+        assert np.array_equal(ranges[id(layer)], np.abs(rows).max(axis=0))
+    hidden = np.maximum(rows @ np.asarray(layers[0].expand.kernel), 0).max(axis=0)
+    np.testing.assert_allclose(ranges[id(layers[0].contract)], hidden, atol=1e-5)
 
 
 def test_smoothing_makes_the_ranges_of_columns_similar():
