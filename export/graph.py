@@ -36,6 +36,7 @@ from kmha.features import (
     WORD_STARTS,
     TextInputs,
 )
+from kmha.inference.batching import text_columns
 from kmha.layers.attention import MultiHeadAttention, stack_heads
 from kmha.layers.crf import Potentials, decode
 from kmha.layers.eight_bit import (
@@ -290,11 +291,15 @@ def eight_bit_forms(bundle: Bundle, smooth: bool = False) -> tuple[dict[int, Any
 
 
 def _input_ranges(bundle: Bundle) -> dict[int, np.ndarray]:
-    """See `recorded_input_ranges`; on some rows of the bundle's sample."""
-    rows = sample_rows(bundle, SMOOTHING_ROWS)
+    """Those of `recorded_input_ranges` on rows of the bundle's sample, one by one: long texts need less memory."""
     with recorded_input_ranges() as ranges:
-        for first in range(0, len(rows), 8):
-            bundle.model(features_of(bundle, rows[first : first + 8]), training=False)
+        for row in sample_rows(bundle, SMOOTHING_ROWS):
+            if bundle.task == TAG:
+                features = window_features(bundle, [row])
+            else:
+                texts = text_columns([row], bundle.preprocessor.num_texts)
+                features = bundle.preprocessor(*(tf.constant(list(each), tf.string) for each in texts))
+            bundle.model(features, training=False)
     return ranges
 
 

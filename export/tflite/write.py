@@ -187,17 +187,17 @@ def convert(
     embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
+        variables = []
+        if quantize in ("dynamic", "int8"):
+            forms, variables = eight_bit_forms(bundle, smooth=quantize == "dynamic")
+            stack.enter_context(forms_of_layers(forms))
         # Attention in blocks needs loops, which are slow in device runtimes.
         stack.enter_context(blocks_from(None))
         if quantize == "int8":
             stack.enter_context(masked_score(MASKED_SCORE_INT8))
         predict, texts = device_function(bundle, with_attention), bundle.preprocessor.inputs
-        variables = []
         if quantize == "dynamic":
             predict = with_float_head(bundle, predict)
-        if quantize in ("dynamic", "int8"):
-            forms, variables = eight_bit_forms(bundle, smooth=quantize == "dynamic")
-            stack.enter_context(forms_of_layers(forms))
         signatures = {
             name: _concrete_function(bundle, predict, texts, length) for name, length in names.items()
         }

@@ -6,6 +6,7 @@ import tensorflow as tf
 from export.graph import (
     OUTPUTS,
     check_attention,
+    eight_bit_forms,
     features_of,
     ids_function,
     ids_specs,
@@ -228,3 +229,10 @@ def test_truncation_keeps_both_special_tokens():
         assert ids.shape == (len(PAIRS), 6)
         np.testing.assert_array_equal(ids[:, :5], whole[f"token_ids_{side}"][:, :5])
         assert set(ids[:, 5]) == {3}
+
+
+def test_ranges_of_inputs_are_those_of_the_sample():
+    """A text of more tokens than the model reads is truncated."""
+    bundle = make_bundle()
+    bundle.sample = ["", "old bread " * 100]
+    assert set(eight_bit_forms(bundle)[0]) < set(eight_bit_forms(bundle, smooth=True)[0])
