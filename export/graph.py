@@ -36,7 +36,6 @@ from kmha.features import (
     WORD_STARTS,
     TextInputs,
 )
-from kmha.inference.batching import text_columns
 from kmha.layers.attention import MultiHeadAttention, stack_heads
 from kmha.layers.crf import Potentials, decode
 from kmha.layers.eight_bit import (
@@ -294,12 +293,7 @@ def _input_ranges(bundle: Bundle) -> dict[int, np.ndarray]:
     """Those of `recorded_input_ranges` on rows of the bundle's sample, one by one: long texts need less memory."""
     with recorded_input_ranges() as ranges:
         for row in sample_rows(bundle, SMOOTHING_ROWS):
-            if bundle.task == TAG:
-                features = window_features(bundle, [row])
-            else:
-                texts = text_columns([row], bundle.preprocessor.num_texts)
-                features = bundle.preprocessor(*(tf.constant(list(each), tf.string) for each in texts))
-            bundle.model(features, training=False)
+            bundle.model(features_of(bundle, [row]), training=False)
     return ranges
 
 
@@ -409,8 +403,8 @@ def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
 def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) -> dict[str, np.ndarray]:
     """Features of texts or pairs, truncated to a length with both special tokens retained; of a tagger of windows.
 
-    The length, or a tokenizer's longest if that is less, is that of every sequence; None truncates nothing and pads
-    to the longest row. Returns int32 [B, T] by name; of a tagger what `window_features` gives.
+    The length, or a tokenizer's longest if that is less, is that of every sequence; None truncates to the longest and
+    pads to the longest row. Returns int32 [B, T] by name; of a tagger what `window_features` gives.
     """
     if bundle.task == TAG:
         return window_features(bundle, rows, length)

@@ -356,7 +356,7 @@ class MultiHeadAttention(ConfigurableLayer):
         kernel = self._kernel(first, last)
         if last - first == 3:
             record_inputs(self, inputs)
-            kernel = kernel if form_of(self) is None else form_of(self)
+            kernel = form_of(self, kernel)
         projected = project(inputs, kernel)
         if self.use_bias:
             bias = ops.reshape(self.query_key_value_bias, (-1,))

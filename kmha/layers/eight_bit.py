@@ -64,9 +64,9 @@ def forms_of_layers(
         _forms.reset(token)
 
 
-def form_of(layer: Any) -> Any:
-    """The form of a layer's weights to trace; None: its own."""
-    return _forms.get().get(id(layer))
+def form_of(layer: Any, own: Any = None) -> Any:
+    """The form of a layer's weights to trace; without one, `own`."""
+    return _forms.get().get(id(layer), own)
 
 
 @contextlib.contextmanager
