@@ -30,7 +30,7 @@ from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path
 from training.linear.weighing import log_prior, weigh
 from training.runs.run_folder import RunContext
-from training.runtime.cpu_sharding import trace_once
+from training.runtime.cpu_sharding import run_sharded, trace_once
 from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
@@ -112,7 +112,8 @@ class FewLabelTrainer:
         self.stage = ContrastiveStage(
             task, model, source if joined is None else joined, len(self.targets), config
         )
-        self._pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
+        pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
+        self._pooled = trace_once(lambda features: run_sharded(pooled, features))
 
     def vectors(self, source: Source) -> np.ndarray:
         """The head's input for all rows of a source, float32 [R, D]."""
