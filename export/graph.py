@@ -39,13 +39,15 @@ from kmha.features import (
 from kmha.layers.attention import MultiHeadAttention, stack_heads
 from kmha.layers.crf import Potentials, decode
 from kmha.layers.eight_bit import (
-    HiddenUnits,
+    FeedForwardKernels,
+    KernelInputs,
     ScaledTable,
-    SmoothKernel,
+    is_uneven,
     outlier_rows,
-    recorded_input_ranges,
+    recorded_inputs,
+    round_for_inputs,
     round_to_8_bits,
-    smoothing_factors,
+    smooth_kernel,
 )
 from kmha.layers.embedding import Table
 from kmha.layers.encoder_block import FeedForward
@@ -64,8 +66,8 @@ FEWEST_8_BIT = 1024
 WIDE_COLUMNS = 32
 # Scales of rows are multiples of a unit; float32 has all integers up to this one.
 SCALE_STEPS = 1 << 24
-# Rows of the sample that decide how much to smooth.
-SMOOTHING_ROWS = 64
+# Rows of the sample for whose inputs kernels are rounded and smoothed.
+ROUNDING_ROWS = 64
 # Parts of the names of a matcher's layers that stay in float32 with 8-bit weights and activations.
 PAIR_FLOAT_LAYERS = ("/head", "/overlap", "/linear")
 # The sample of a run that has none.
@@ -238,27 +240,33 @@ def with_float_head(bundle: Bundle, predict: Callable[..., dict[str, Any]]) -> C
     return with_head
 
 
-def eight_bit_forms(bundle: Bundle, smooth: bool = False) -> tuple[dict[int, Any], list[tf.Variable]]:
-    """The forms of layers that lose less in 8 bits, by the `id` of each layer, and their variables.
+def eight_bit_forms(bundle: Bundle) -> tuple[dict[int, Any], list[tf.Variable]]:
+    """The forms of weights that lose less in 8 bits, see `forms_of_layers`, and their variables.
 
     Tables are integers with a scale for each row, of narrow tables for each column. Scales of rows are integers too:
-    the TFLite converter would quantize fractions with one scale. The outliers of feed-forward networks have products of
-    their own. `smooth`, for activations in 8 bits, scales the inputs of self-attention and of feed-forward networks
-    whose columns have very different ranges in the bundle's sample.
+    the TFLite converter would quantize fractions with one scale. Kernels of encoder blocks are rounded for the inputs
+    that they have in the bundle's sample, and the outliers of feed-forward networks have products of their own.
+    Because activations may be in 8 bits too, inputs whose columns have very different ranges are scaled.
     """
     forms, variables = {}, []
-    ranges = _input_ranges(bundle) if smooth and bundle.sample else {}
+    inputs = _kernel_inputs(bundle) if bundle.sample else {}
 
     def stored(values: np.ndarray) -> tf.Variable:
         variables.append(tf.Variable(tf.constant(values), trainable=False))
         return variables[-1]
 
-    def stored_kernel(layer: Any, kernel: np.ndarray, part: Any = np.s_[:]) -> Any:
-        """A kernel for a part of the inputs of a layer."""
-        factors = smoothing_factors(ranges[id(layer)][part], kernel) if id(layer) in ranges else None
-        if factors is None:
+    def rounded(kernel: np.ndarray, seen: KernelInputs) -> np.ndarray:
+        return kernel if kernel.size < FEWEST_8_BIT else round_for_inputs(kernel, seen.moments)
+
+    def stored_kernel(owner: Any, kernel: np.ndarray, part: Any = np.s_[:], apart: bool = False) -> Any:
+        """A kernel for a part of the inputs of another; `apart`: with outliers of the inputs in their own product."""
+        if id(owner) not in inputs:
             return stored(kernel)
-        return SmoothKernel(stored(factors), stored(kernel / factors[:, None]))
+        seen = inputs[id(owner)].of(part)
+        if not is_uneven(seen.largest):
+            return stored(rounded(kernel, seen))
+        form = smooth_kernel(kernel, seen, rounded, apart)
+        return tf.nest.map_structure(lambda values: None if values is None else stored(values), form)
 
     for layer in bundle.model._flatten_layers():
         if isinstance(layer, Table) and math.prod(layer.embeddings.shape) >= FEWEST_8_BIT:
@@ -271,30 +279,31 @@ def eight_bit_forms(bundle: Bundle, smooth: bool = False) -> tuple[dict[int, Any
             else:
                 forms[id(layer)] = ScaledTable(stored(values), scales[0])
         elif isinstance(layer, FeedForward):
-            kernel, bias = layer.expand.kernel.numpy(), layer.expand.bias.numpy()
-            contract = layer.contract.kernel.numpy()
-            outliers = outlier_rows(contract)
-            if outliers.any() or id(layer.contract) in ranges:
-                forms[id(layer)] = [
-                    HiddenUnits(
-                        stored_kernel(layer.expand, kernel[:, part]),
-                        stored(bias[part]),
-                        stored_kernel(layer.contract, contract[part], part),
-                    )
-                    for part in (~outliers, outliers)
-                    if part.any()
-                ]
-        elif isinstance(layer, MultiHeadAttention) and id(layer) in ranges:
-            forms[id(layer)] = stored_kernel(layer, layer.query_key_value_kernel.numpy())
+            expand, contract = layer.expand.kernel, layer.contract.kernel
+            outliers = outlier_rows(contract.numpy())
+            if outliers.any() or id(contract) in inputs:
+                # Outliers last, so that both parts are slices.
+                parts = [np.flatnonzero(part) for part in (~outliers, outliers) if part.any()]
+                order = np.concatenate(parts)
+                forms[id(layer)] = FeedForwardKernels(
+                    stored_kernel(expand, expand.numpy()[:, order], apart=True),
+                    stored(layer.expand.bias.numpy()[order]),
+                    [stored_kernel(contract, contract.numpy()[part], part) for part in parts],
+                )
+        elif isinstance(layer, MultiHeadAttention) and id(layer.output_kernel) in inputs:
+            kernel, fused = layer.output_kernel, getattr(layer, "query_key_value_kernel", None)
+            forms[id(kernel)] = stored(rounded(kernel.numpy(), inputs[id(kernel)]))
+            if fused is not None and id(fused) in inputs:
+                forms[id(fused)] = stored_kernel(fused, fused.numpy(), apart=True)
     return forms, variables
 
 
-def _input_ranges(bundle: Bundle) -> dict[int, np.ndarray]:
-    """Those of `recorded_input_ranges` on rows of the bundle's sample, one by one: long texts need less memory."""
-    with recorded_input_ranges() as ranges:
-        for row in sample_rows(bundle, SMOOTHING_ROWS):
+def _kernel_inputs(bundle: Bundle) -> dict[int, KernelInputs]:
+    """Those of `recorded_inputs` on rows of the bundle's sample, one by one: long texts need less memory."""
+    with recorded_inputs() as inputs:
+        for row in sample_rows(bundle, ROUNDING_ROWS):
             bundle.model(features_of(bundle, [row]), training=False)
-    return ranges
+    return inputs
 
 
 def encode_words(

@@ -32,7 +32,7 @@ class OnnxConfig:
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.onnx")]
     """The file to write; OUT.tokenizer.json, OUT.labels.txt and OUT.vocab.txt are written next to it."""
     quantize: Literal["none", "dynamic"] = "none"
-    """Weights as float32, or as int8 with activations quantized at run time."""
+    """Weights as float32 or as int8; newer versions of onnxruntime round activations too."""
     opset: int = 17
     """Version of the ONNX operators, 13 to 18."""
     attention: bool = False

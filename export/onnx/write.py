@@ -94,7 +94,7 @@ def convert(
         for layer in bundle.model._flatten_layers()
         if id(layer) in forms
         for variable in layer.variables
-    }
+    } | forms.keys()
     tables = [
         each
         for each in bundle.model.variables
@@ -220,11 +220,11 @@ def _erfc(context, node, name, arguments) -> None:
 
 
 def with_8_bit_kernels(model: onnx.ModelProto, float_layers: Sequence[str] = ()) -> onnx.ModelProto:
-    """The model that `convert` returned, with 8-bit integer weights of its products, which are computed in float32.
+    """The model that `convert` returned, with 8-bit integer weights of its products.
 
-    Products with one of `float_layers` in their names are unchanged. Activations stay in float32: one scale for those
-    of a whole batch does not fit the outliers of pretrained encoders, and on processors without VNNI products of
-    integers saturate.
+    Products with one of `float_layers` in their names are unchanged. The file has activations in float32: one scale for
+    those of a whole batch does not fit the outliers of pretrained encoders, and on processors without VNNI products of
+    integers saturate. Newer versions of onnxruntime may round each row of them to 8 bits.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

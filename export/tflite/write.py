@@ -189,7 +189,7 @@ def convert(
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         variables = []
         if quantize in ("dynamic", "int8"):
-            forms, variables = eight_bit_forms(bundle, smooth=quantize == "dynamic")
+            forms, variables = eight_bit_forms(bundle)
             stack.enter_context(forms_of_layers(forms))
         # Attention in blocks needs loops, which are slow in device runtimes.
         stack.enter_context(blocks_from(None))

@@ -290,7 +290,8 @@ class MultiHeadAttention(ConfigurableLayer):
         batch, length = ops.shape(query)[:2]
         width = self.num_heads * self.value_size
         joined = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (batch, length, width))
-        output = ops.matmul(joined, self.output_kernel)
+        record_inputs(self.output_kernel, joined)
+        output = project(joined, form_of(self.output_kernel, self.output_kernel))
         if self.use_bias:
             output = output + self.output_bias
             if attention_mask is not None:
@@ -355,8 +356,8 @@ class MultiHeadAttention(ConfigurableLayer):
         """
         kernel = self._kernel(first, last)
         if last - first == 3:
-            record_inputs(self, inputs)
-            kernel = form_of(self, kernel)
+            record_inputs(kernel, inputs)
+            kernel = form_of(kernel, kernel)
         projected = project(inputs, kernel)
         if self.use_bias:
             bias = ops.reshape(self.query_key_value_bias, (-1,))

@@ -89,17 +89,15 @@ class FeedForward(ConfigurableLayer):
         activate = ACTIVATIONS[self.activation]
         form = form_of(self)
         if form is not None:
-            parts = (
-                project(activate(project(inputs, each.kernel) + each.bias), each.contract) for each in form
-            )
-            return sum(parts, start=self.contract.bias)
-        record_inputs(self.expand, inputs)
+            hidden = activate(project(inputs, form.expand) + form.bias)
+            return form.contracted(hidden) + self.contract.bias
+        record_inputs(self.expand.kernel, inputs)
         expanded = self.expand(inputs)
         if training and self.activation == "gelu":
             activate = gelu_in_training
         # In float32 whatever the policy: more accurate, and on CPUs faster than 16 bits.
         active = activate(ops.cast(expanded, "float32"))
-        record_inputs(self.contract, active)
+        record_inputs(self.contract.kernel, active)
         return self.contract(ops.cast(active, expanded.dtype))
 
 

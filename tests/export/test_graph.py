@@ -231,8 +231,15 @@ def test_truncation_keeps_both_special_tokens():
         assert set(ids[:, 5]) == {3}
 
 
-def test_ranges_of_inputs_are_those_of_the_sample():
+def test_forms_in_8_bits_of_the_sample():
     """A text of more tokens than the model reads is truncated."""
     bundle = make_bundle()
+    bundle.sample = []
+    without = set(eight_bit_forms(bundle)[0])
     bundle.sample = ["", "old bread " * 100]
-    assert set(eight_bit_forms(bundle)[0]) < set(eight_bit_forms(bundle, smooth=True)[0])
+    block = bundle.model.encoder.blocks[0]
+    kernels = block.attention.query_key_value_kernel, block.attention.output_kernel
+    forms, variables = eight_bit_forms(bundle)
+    assert set(forms) > without
+    assert {id(each) for each in kernels} < set(forms)
+    assert len(variables) >= len(forms)
