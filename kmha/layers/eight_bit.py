@@ -122,7 +122,7 @@ def record_inputs(kernel: Any, inputs: Any) -> None:
     recorded = _inputs.get()
     if recorded is None:
         return
-    rows = ops.convert_to_numpy(inputs).reshape(-1, inputs.shape[-1])
+    rows = ops.convert_to_numpy(ops.cast(inputs, "float32")).reshape(-1, inputs.shape[-1])
     largest, moments = np.abs(rows).max(axis=0, initial=0.0), rows.T @ rows
     before = recorded.get(id(kernel))
     num_rows = len(rows)
