@@ -42,7 +42,7 @@ class SmoothKernel(NamedTuple):
 
 
 class KernelInputs(NamedTuple):
-    """What inputs of a kernel had in a sample."""
+    """Statistics of the inputs of a kernel in a sample."""
 
     largest: np.ndarray  # largest absolute value of each column, float [D]
     moments: np.ndarray  # mean of xᵀ x over the rows, float [D, D]
