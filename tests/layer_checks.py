@@ -89,6 +89,11 @@ def keras_mask(x) -> np.ndarray | None:
     return found[0]
 
 
+def seed_of(*numbers: int):
+    """Two integers as `keras.random.SeedGenerator.next` returns them."""
+    return ops.convert_to_tensor(numbers, dtype="uint32" if BACKEND == "jax" else "int64")
+
+
 def gradients(function: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
     """Gradients of a scalar function with respect to each of its arrays."""
     if BACKEND == "jax":

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from kmha.layers.attention_parts import GivenSeed, mask_bias, uses_blocks
+from kmha.layers.attention_parts import mask_bias, uses_blocks
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.dropout import Dropout, drop_values
 from kmha.layers.eight_bit import form_of, project, record_inputs
 from kmha.layers.long_attention import blockwise_attention, open_window_rows, window_mask, windowed_attention
 from kmha.layers.positions import rotate
@@ -207,9 +208,7 @@ class MultiHeadAttention(ConfigurableLayer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.window, self.num_globals, self.longest = window, num_globals, longest
-        self.weight_dropout = keras.layers.Dropout(
-            dropout, seed=seed, name="weight_dropout", dtype=self.dtype_policy
-        )
+        self.weight_dropout = Dropout(dropout, seed=seed, name="weight_dropout", dtype=self.dtype_policy)
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         """Creates the projections; those of inputs and heads of the same sizes share a kernel."""
@@ -274,7 +273,8 @@ class MultiHeadAttention(ConfigurableLayer):
         key = None if key is value else key
         value = None if value is query and key is None else value
         queries, keys, values = self._project(query, value, key)
-        length, other = ops.shape(queries)[2], ops.shape(keys)[2]
+        batch, length = ops.shape(query)[:2]
+        other = length if value is None else ops.shape(value)[1]
         _check_batch(attention_mask, query)
         causal = causal_mask(length, other) if use_causal_mask else None
         attention_mask = merge_masks(value_mask, key_mask, attention_mask, causal)
@@ -287,15 +287,15 @@ class MultiHeadAttention(ConfigurableLayer):
             output, weights = self._dense_attention(*inputs, attention_mask, window, seed)
         else:
             output, weights = self._block_attention(*inputs, attention_mask, window, seed), None
-        batch, length = ops.shape(query)[:2]
         width = self.num_heads * self.value_size
-        joined = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (batch, length, width))
+        joined = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, width))
         record_inputs(self.output_kernel, joined)
         output = project(joined, form_of(self.output_kernel, self.output_kernel))
         if self.use_bias:
             output = output + self.output_bias
-            if attention_mask is not None:
-                output = output * ops.cast(self._open_rows(attention_mask, window), output.dtype)
+        output = ops.reshape(output, (batch, length, output.shape[-1]))
+        if self.use_bias and attention_mask is not None:
+            output = output * ops.cast(self._open_rows(attention_mask, window), output.dtype)
         if query_mask is not None:
             rows = ops.expand_dims(ops.cast(query_mask, output.dtype), -1)
             output = output * rows
@@ -322,7 +322,7 @@ class MultiHeadAttention(ConfigurableLayer):
     def _dropout_function(self, seed):
         if seed is None:
             return None
-        return lambda weights: keras.random.dropout(weights, self.dropout, seed=GivenSeed(seed))
+        return lambda weights: drop_values(weights, self.dropout, seed)
 
     def _open_rows(self, mask, window):
         if window is None:
@@ -352,17 +352,20 @@ class MultiHeadAttention(ConfigurableLayer):
     def _heads(self, inputs, first: int, last: int):
         """Projections first … last - 1 of (query, key, value), each [B, N, T, H].
 
-        One product, then a split into tensors of at most four axes: mobile runtimes compute these efficiently.
+        One product of two axes, because one of three has more operations, for shapes. Then a split into tensors of at
+        most four axes: mobile runtimes compute these efficiently.
         """
         kernel = self._kernel(first, last)
         if last - first == 3:
             record_inputs(kernel, inputs)
             kernel = form_of(kernel, kernel)
-        projected = project(inputs, kernel)
+        batch, length = ops.shape(inputs)[:2]
+        projected = project(ops.reshape(inputs, (-1, inputs.shape[-1])), kernel)
         if self.use_bias:
             bias = ops.reshape(self.query_key_value_bias, (-1,))
-            projected = projected + bias[self.ends[first] : self.ends[last]]
-        batch, length = ops.shape(inputs)[:2]
+            if last - first < 3:
+                bias = bias[self.ends[first] : self.ends[last]]
+            projected = projected + bias
         parts = ops.split(projected, last - first, axis=-1) if last - first > 1 else [projected]
         shape = (batch, length, self.num_heads, self.value_size if first == 2 else self.head_size)
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in parts]

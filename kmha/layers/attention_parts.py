@@ -1,4 +1,4 @@
-"""Parts of dense, blockwise and windowed attention: the masks' bias, blocks of sequences, dropout masks of blocks.
+"""Parts of dense, blockwise and windowed attention: the masks' bias and blocks of sequences.
 
 Exports and tests set the score of masked places, and the length from which blocks are used, with context managers.
 """
@@ -7,7 +7,6 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-import keras
 from keras import ops
 
 # Finite, so that the softmax of a fully masked row is finite too; such rows are set to zero afterwards.
@@ -64,9 +63,6 @@ def uses_blocks(length, other, max_length: int | None) -> bool:
     return max_length is None or max_length >= long_from
 
 
-_STEPS = 2**16  # 16 random bits for each weight: half the time of 32 bits, and rates to a 65,536th
-
-
 def even_size(length, max_size: int):
     """The block size, at most `max_size`, with the least padding; `length` is an int, or int32 [] if unknown."""
     return num_blocks(length, num_blocks(length, max_size))
@@ -102,37 +98,3 @@ def pad_axis(x, after, axis: int):
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = (0, after)
     return ops.pad(x, widths)
-
-
-class GivenSeed(keras.random.SeedGenerator):
-    """A seed generator that returns one seed, which may be a tensor; `keras.random` takes tensors only this way."""
-
-    def __init__(self, seed):  # creates no variable
-        self.given = seed
-
-    def next(self, ordered: bool = True):
-        """The seed."""
-        return self.given
-
-
-def block_seed(seed, number):
-    """The seed of a block of index `number`, int32 [], from the two integers of `keras.random.SeedGenerator.next`.
-
-    The generator counts in the second integer, so the index is added to the first.
-    """
-    number = ops.cast(number, seed.dtype)
-    return seed + ops.stack([number, ops.zeros_like(number)])
-
-
-def keep_rate(rate: float) -> float:
-    """The exact share of ones in `keep_mask`: 1 - rate, rounded to a 65,536th."""
-    return 1.0 - round(rate * _STEPS) / _STEPS
-
-
-def keep_mask(shape, rate: float, seed):
-    """A dropout mask, float32 of four sizes (ints or int32 []); 1 = keep. The same seed, two integers, repeats it."""
-    *outer, last = shape
-    half = (last + 1) // 2
-    bits = keras.random.randint((*outer, half, 1), -(2**31), 2**31 - 1, dtype="int32", seed=GivenSeed(seed))
-    halves = ops.reshape(ops.view(bits, dtype="int16"), (*outer, 2 * half))[..., :last]
-    return ops.cast(halves >= round(rate * _STEPS) - _STEPS // 2, "float32")

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.dropout import Dropout
 from kmha.layers.eight_bit import form_of
 from kmha.layers.positions import PositionEmbedding
 
@@ -83,7 +84,7 @@ class NgramEmbedding(ConfigurableLayer):
         options = {"embeddings_initializer": "zeros", "dtype": self.dtype_policy}
         self.tables = [Table(buckets, ngram_dim, name=f"table_{order}", **options) for order in self.orders]
         self.projection = keras.layers.Dense(hidden_dim, name="projection", dtype=self.dtype_policy)
-        self.value_dropout = keras.layers.Dropout(dropout, name="value_dropout", dtype=self.dtype_policy)
+        self.value_dropout = Dropout(dropout, name="value_dropout", dtype=self.dtype_policy)
 
     def build(self, token_ids_shape):
         """Creates the tables, the n-gram vocabulary mask and the projection."""

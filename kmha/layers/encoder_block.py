@@ -7,7 +7,9 @@ from keras import ops
 
 from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.dropout import Dropout
 from kmha.layers.eight_bit import form_of, project, record_inputs
+from kmha.layers.normalization import LayerNormalization
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -86,6 +88,11 @@ class FeedForward(ConfigurableLayer):
 
     def call(self, inputs, training=None):
         """See the class."""
+        # Products of two axes: those of three have more operations, for shapes.
+        shape, inputs = ops.shape(inputs), ops.reshape(inputs, (-1, inputs.shape[-1]))
+        return ops.reshape(self._transformed(inputs, training), shape)
+
+    def _transformed(self, inputs, training):
         activate = ACTIVATIONS[self.activation]
         form = form_of(self)
         if form is not None:
@@ -157,10 +164,10 @@ class AttentionBlock(ConfigurableLayer):
         )
         self.attention_norm = self._normalization("attention_norm", norm_epsilon)
         self.feed_forward_norm = self._normalization("feed_forward_norm", norm_epsilon)
-        self.branch_dropout = keras.layers.Dropout(dropout, name="branch_dropout", dtype=self.dtype_policy)
+        self.branch_dropout = Dropout(dropout, name="branch_dropout", dtype=self.dtype_policy)
 
     def _normalization(self, name: str, epsilon: float):
-        return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=self.dtype_policy)
+        return LayerNormalization(epsilon=epsilon, name=name, dtype=self.dtype_policy)
 
     def _build(self, inputs_shape):
         """Builds all parts for [B, T, D]."""
@@ -175,9 +182,9 @@ class AttentionBlock(ConfigurableLayer):
         """
         pre = self.norm == "pre"
         if pre and context is not None:
-            context = self.attention_norm(context)
+            context = self.attention_norm(context, training=training)
         mixed = self.attention(
-            self.attention_norm(inputs) if pre else inputs,
+            self.attention_norm(inputs, training=training) if pre else inputs,
             context,
             **masks,
             return_attention_weights=return_attention_weights,
@@ -185,10 +192,12 @@ class AttentionBlock(ConfigurableLayer):
         )
         mixed, weights = mixed if return_attention_weights else (mixed, None)
         x = inputs + self.branch_dropout(mixed, training=training)
-        x = x if pre else self.attention_norm(x)
-        branch = self.feed_forward(self.feed_forward_norm(x) if pre else x, training=training)
+        x = x if pre else self.attention_norm(x, training=training)
+        branch = self.feed_forward(
+            self.feed_forward_norm(x, training=training) if pre else x, training=training
+        )
         x = x + self.branch_dropout(branch, training=training)
-        x = x if pre else self.feed_forward_norm(x)
+        x = x if pre else self.feed_forward_norm(x, training=training)
         return (x, weights) if return_attention_weights else x
 
 

@@ -14,16 +14,8 @@ from typing import Any
 
 from keras import ops
 
-from kmha.layers.attention_parts import (
-    block_seed,
-    even_size,
-    join_blocks,
-    keep_mask,
-    keep_rate,
-    mask_bias,
-    pad_axis,
-    split_blocks,
-)
+from kmha.layers.attention_parts import even_size, join_blocks, mask_bias, pad_axis, split_blocks
+from kmha.layers.dropout import block_seed, keep_mask, keep_rate
 
 # Measured (docs/how-to/long-texts.md): smaller blocks cost time, larger blocks exceed the caches.
 LARGEST_BLOCK = 512

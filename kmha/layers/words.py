@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.dropout import Dropout
 from kmha.layers.embedding import Table
 
 LONGEST_AFFIX = 4
@@ -112,9 +113,7 @@ class SpellingEncoder(ConfigurableLayer):
         self.num_characters, self.dim = num_characters, dim
         self.character_dim, self.dropout = character_dim, dropout
         self.table = Table(num_characters, character_dim, name="characters", dtype=self.dtype_policy)
-        self.character_dropout = keras.layers.Dropout(
-            dropout, name="character_dropout", dtype=self.dtype_policy
-        )
+        self.character_dropout = Dropout(dropout, name="character_dropout", dtype=self.dtype_policy)
         self.filters = [
             keras.layers.Conv1D(dim, width, padding="same", name=f"width_{width}", dtype=self.dtype_policy)
             for width in FILTER_WIDTHS
@@ -122,7 +121,7 @@ class SpellingEncoder(ConfigurableLayer):
         self.features = Table(
             FEATURE_BUCKETS, dim, embeddings_initializer="zeros", name="features", dtype=self.dtype_policy
         )
-        self.feature_dropout = keras.layers.Dropout(
+        self.feature_dropout = Dropout(
             FEATURE_DROPOUT if dropout else 0.0, name="feature_dropout", dtype=self.dtype_policy
         )
         self.projection = keras.layers.Dense(dim, name="projection", dtype=self.dtype_policy)
@@ -187,7 +186,7 @@ class LocalContext(ConfigurableLayer):
         if width < 1 or width % 2 == 0:
             raise ValueError(f"width must be an odd number of at least 1, got {width}")
         self.width, self.dropout = width, dropout
-        self.input_dropout = keras.layers.Dropout(dropout, name="input_dropout", dtype=self.dtype_policy)
+        self.input_dropout = Dropout(dropout, name="input_dropout", dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
         """Creates the convolution."""

@@ -12,6 +12,7 @@ from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, text_shapes
 from kmha.layers.comparison import unit_vectors
 from kmha.layers.document_windows import WindowMode, WindowPooling, split_documents
+from kmha.layers.dropout import Dropout
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.pooling import Pooling
 from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm, weights_without
@@ -79,7 +80,7 @@ class TextClassifier(SingleEncoder, keras.Model):
         )
         # Normalized after pooling, so that an important token can have a larger weight in the mean.
         self.pooled_norm = layer_norm(self, encoder, "pooled_norm") if encoder.norm == "pre" else None
-        self.pooled_dropout = keras.layers.Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
+        self.pooled_dropout = Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
         self.linear = (

@@ -12,8 +12,10 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, POSITION_IDS, SEGMENT_IDS, TOKEN_IDS
 from kmha.layers.comparison import unit_vectors
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.dropout import Dropout
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
+from kmha.layers.normalization import LayerNormalization
 from kmha.layers.pooling import mean_pool
 
 
@@ -67,11 +69,9 @@ def block_options(config: EncoderConfig, size: tuple[int, int]) -> dict[str, Any
     return own | {name: getattr(config, name) for name in names}
 
 
-def layer_norm(
-    owner: keras.layers.Layer, config: EncoderConfig, name: str
-) -> keras.layers.LayerNormalization:
+def layer_norm(owner: keras.layers.Layer, config: EncoderConfig, name: str) -> LayerNormalization:
     """A layer normalization with the owner's dtype policy."""
-    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=owner.dtype_policy)
+    return LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=owner.dtype_policy)
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -119,9 +119,7 @@ class TransformerEncoder(ConfigurableLayer):
         )
         # Post-norm normalizes the input of the first block, pre-norm the output of the last block.
         self.norm = layer_norm(self, config, "norm") if config.norm == "post" or final_norm else None
-        self.embedding_dropout = keras.layers.Dropout(
-            config.dropout, name="embedding_dropout", dtype=self.dtype_policy
-        )
+        self.embedding_dropout = Dropout(config.dropout, name="embedding_dropout", dtype=self.dtype_policy)
         self.blocks = [self._block(i) for i in range(config.num_layers)]
 
     def _block(self, index: int) -> EncoderBlock:
@@ -167,7 +165,7 @@ class TransformerEncoder(ConfigurableLayer):
         positions = {"first_position": first_position, "position_ids": position_ids}
         options = {"token_keep": keep, "training": training, **positions}
         x = self.embedding(token_ids, segment_ids, **options)
-        x = self.norm(x) if self.norm is not None and self.config.norm == "post" else x
+        x = self.norm(x, training=training) if self.norm is not None and self.config.norm == "post" else x
         return self.embedding_dropout(x, training=training)
 
     def attend(self, x, padding_mask, return_attention_weights=False, training=None):
@@ -190,7 +188,7 @@ class TransformerEncoder(ConfigurableLayer):
             states.append(x)
         if recording is not None:
             recording.traces.append(Trace(self, states, all_weights, padding_mask))
-        x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
+        x = self.norm(x, training=training) if self.config.norm == "pre" and self.norm is not None else x
         return x * ops.cast(ops.expand_dims(padding_mask, -1), x.dtype), all_weights
 
     @classmethod

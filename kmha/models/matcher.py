@@ -11,6 +11,7 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.features import SIDES, input_names, swap_sides
 from kmha.layers.comparison import Standardise, comparison_features, unit_vectors
+from kmha.layers.dropout import Dropout
 from kmha.layers.linear_pairs import PARTS, LinearPairs
 from kmha.layers.overlap_network import OverlapNetwork
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, weights_without
@@ -114,7 +115,7 @@ class TextMatcher(keras.Model):
             PairEncoder(config, name=f"pair_{name}", dtype=self.dtype_policy, **options)
             for name, config in encoders.items()
         ]
-        self.joined_dropout = keras.layers.Dropout(dropout, name="joined_dropout", dtype=self.dtype_policy)
+        self.joined_dropout = Dropout(dropout, name="joined_dropout", dtype=self.dtype_policy)
         # A few features with a large influence: standardized, without dropout.
         self.share_scale = Standardise(name="share_scale", dtype="float32") if overlap else None
         # float32 whatever the policy: exports are verified to 1e-4. Zero initial weights: random ones on the many

@@ -9,6 +9,7 @@ from keras import ops
 from kmha.config import EncoderConfig
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf import CRF, Potentials
+from kmha.layers.dropout import Dropout
 from kmha.layers.linear_words import LinearWords
 from kmha.layers.pooling import WORD_MODES, first_token_weights, mean_token_weights
 from kmha.layers.words import LocalContext, SpellingEncoder
@@ -91,7 +92,7 @@ class SequenceTagger(SingleEncoder, keras.Model):
             if context_width
             else None
         )
-        self.word_dropout = keras.layers.Dropout(dropout, name="word_dropout", dtype=self.dtype_policy)
+        self.word_dropout = Dropout(dropout, name="word_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
         self.linear = (

@@ -7,8 +7,8 @@ from keras import ops
 
 from kmha.layers import long_attention as blockwise
 from kmha.layers.attention import scaled_dot_product_attention
-from kmha.layers.attention_parts import block_seed, keep_mask, keep_rate
-from tests.layer_checks import BACKEND, compiled, gradients, run, to_numpy
+from kmha.layers.dropout import block_seed, keep_mask, keep_rate
+from tests.layer_checks import BACKEND, compiled, gradients, run, seed_of, to_numpy
 
 B, N, T, S, H = 2, 2, 11, 7, 4
 GENERATOR = np.random.default_rng(3)
@@ -28,10 +28,6 @@ RATE = 0.3
 def small_blocks(monkeypatch):
     """Of 3: both lengths make several blocks, the last of them filled up."""
     monkeypatch.setattr(blockwise, "LARGEST_BLOCK", 3)
-
-
-def _seed(*numbers):
-    return ops.convert_to_tensor(numbers, dtype="uint32" if BACKEND == "jax" else "int64")
 
 
 def _over_pairs(mask, dropout=None):
@@ -77,7 +73,7 @@ def test_unknown_lengths_give_the_same_values_and_gradients(jit_compile):
     def step(query, key, value, by_output, mask):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            output = blockwise.blockwise_attention(query, key, value, mask, RATE, _seed(1, 2))
+            output = blockwise.blockwise_attention(query, key, value, mask, RATE, seed_of(1, 2))
         return output, tape.gradient([output], [query, key, value], output_gradients=[by_output])
 
     for length, keys in ((T, S), (1, 2)):
@@ -87,7 +83,7 @@ def test_unknown_lengths_give_the_same_values_and_gradients(jit_compile):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             query, key, value = tensors
-            output = blockwise.blockwise_attention(query, key, value, mask, RATE, _seed(1, 2))
+            output = blockwise.blockwise_attention(query, key, value, mask, RATE, seed_of(1, 2))
         expected = tape.gradient([output], tensors, output_gradients=[tf.constant(by_output)])
         found, by = step(*inputs, by_output, mask)
         np.testing.assert_allclose(found, output, atol=1e-5)
@@ -132,7 +128,7 @@ def _dropout_mask(seed) -> np.ndarray:
 
 @every_mask
 def test_dropout_drops_the_same_weights_forward_and_backward(mask):
-    seed = _seed(5, 6)
+    seed = seed_of(5, 6)
     dropout_mask = _dropout_mask(seed)
     assert 0 < (dropout_mask == 0).mean() < 0.6
     expected = _over_pairs(mask, lambda weights: weights * dropout_mask)
@@ -140,23 +136,6 @@ def test_dropout_drops_the_same_weights_forward_and_backward(mask):
     np.testing.assert_allclose(to_numpy(found), to_numpy(run(expected, QUERY, KEY, VALUE)), atol=1e-5)
     for by, reference in zip(_gradients(_in_blocks(mask, RATE, seed)), _gradients(expected), strict=True):
         np.testing.assert_allclose(by, reference, atol=1e-5)
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_masks_have_the_exact_rate_and_differ_by_block(rate):
-    shape = (2, 2, 101, 101)
-    first, again, other = (
-        to_numpy(keep_mask(shape, rate, block_seed(_seed(1, 2), number))) for number in (7, 7, 8)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert set(np.unique(first)) == {0, 1}
-    count = first.size
-    assert abs(first.mean() - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / count)
-    # Two independent masks agree in this share; so do adjacent values of one mask, whose bits share an integer.
-    agreed = rate**2 + (1 - rate) ** 2
-    for left, right in ((first, other), (first[..., :-1:2], first[..., 1::2]), (first[0, 0], first[1, 1])):
-        assert abs((left == right).mean() - agreed) < 5 * np.sqrt(agreed * (1 - agreed) / left.size)
-    assert abs(keep_rate(rate) - (1 - rate)) < 2**-16
 
 
 def test_a_mask_of_another_rank_is_rejected():

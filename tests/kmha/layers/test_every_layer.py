@@ -12,11 +12,13 @@ from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.comparison import MARKS, SHARES, Standardise, TokenOverlap
 from kmha.layers.crf import CRF
 from kmha.layers.document_windows import WindowPooling
+from kmha.layers.dropout import Dropout
 from kmha.layers.embedding import NgramEmbedding, Table, TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock, FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.linear_pairs import LinearPairs
 from kmha.layers.linear_words import LinearWords
+from kmha.layers.normalization import LayerNormalization
 from kmha.layers.overlap_network import OverlapNetwork
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
@@ -216,6 +218,8 @@ CASES = {
         mask="padding_mask",
     ),
     "spelling": LayerCase(_layer(SpellingEncoder, V, D), {"character_ids": SPELLINGS}, (B, T, D)),
+    "layer normalization": LayerCase(_layer(LayerNormalization), {"inputs": HIDDEN}, (B, T, D)),
+    "dropout": LayerCase(_layer(Dropout, 0.1), {"inputs": HIDDEN}, (B, T, D)),
     "standardise": LayerCase(_layer(Standardise), {"inputs": HIDDEN[:, 0]}, (B, D)),
     **{
         f"pooling {mode}": LayerCase(

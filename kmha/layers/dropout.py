@@ -1,0 +1,92 @@
+"""Dropout with 16 random bits for each value, half the time of 32 bits."""
+
+import keras
+from keras import ops
+
+_STEPS = 2**16
+
+
+class GivenSeed(keras.random.SeedGenerator):
+    """A seed generator that returns one seed, which may be a tensor; `keras.random` takes tensors only this way."""
+
+    def __init__(self, seed):  # creates no variable
+        self.given = seed
+
+    def next(self, ordered: bool = True):
+        """The seed."""
+        return self.given
+
+
+def block_seed(seed, number):
+    """The seed of a block of index `number`, int32 [], from the two integers of `keras.random.SeedGenerator.next`.
+
+    The generator counts in the second integer, so the index is added to the first.
+    """
+    number = ops.cast(number, seed.dtype)
+    return seed + ops.stack([number, ops.zeros_like(number)])
+
+
+def keep_rate(rate: float) -> float:
+    """The exact share of ones in `keep_mask`: 1 - rate, rounded to a 65,536th."""
+    return 1.0 - round(rate * _STEPS) / _STEPS
+
+
+def keep_mask(shape, rate: float, seed):
+    """A dropout mask, float32 of some sizes (ints or int32 []); 1 = keep. The same seed, two integers, repeats it."""
+    # Two values for each random integer: along an axis that is known to be even, else one more may be drawn at the end.
+    axis = next((i for i, size in enumerate(shape) if isinstance(size, int) and size % 2 == 0), None)
+    drawn = list(shape)
+    drawn[-1 if axis is None else axis] = (shape[-1] + 1) // 2 if axis is None else shape[axis] // 2
+    bits = keras.random.randint(drawn, -(2**31), 2**31 - 1, dtype="int32", seed=GivenSeed(seed))
+    if axis is None:
+        halves = ops.reshape(_halves(bits), (*drawn[:-1], 2 * drawn[-1]))[..., : shape[-1]]
+    else:
+        halves = ops.reshape(_halves(bits), shape)
+    return ops.cast(halves >= round(rate * _STEPS) - _STEPS // 2, "float32")
+
+
+def _halves(bits):
+    """The halves of integers, int16 [..., 2] from int32 [...]."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.view(ops.expand_dims(bits, -1), dtype="int16")
+    import tensorflow as tf
+
+    # `ops.view` adds ten operations for shapes.
+    return tf.bitcast(bits, tf.int16)
+
+
+@ops.custom_gradient
+def _multiplied(x, mask):
+    def backward(*args, upstream=None):
+        return (args[-1] if upstream is None else upstream) * mask, ops.zeros_like(mask)
+
+    return x * mask, backward
+
+
+def drop_values(x, rate: float, seed):
+    """Sets random values to 0 and divides the others by the share that stays.
+
+    Args:
+        x: float of any shape, but not a scalar.
+        rate: Probability of a value, in [0, 1), rounded to a 65,536th.
+        seed: Two integers; the same ones repeat the result.
+    """
+    stays = keep_rate(rate)
+    mask = keep_mask(ops.shape(x), rate, seed) * (1.0 / stays if stays else 0.0)
+    return _multiplied(x, ops.cast(mask, x.dtype))
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class Dropout(keras.layers.Dropout):
+    """Keras' dropout with `drop_values`.
+
+    Call:
+        inputs: float of any shape, but not a scalar.
+        Returns the same shape; unchanged outside of training.
+    """
+
+    def call(self, inputs, training=False):
+        """See the class."""
+        if not training or not 0 < self.rate < 1 or self.noise_shape is not None:
+            return super().call(inputs, training=training)
+        return drop_values(inputs, self.rate, self.seed_generator.next())
