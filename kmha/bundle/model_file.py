@@ -19,6 +19,7 @@ from kmha.bundle.manifest import MODEL
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.input_files import parse_json
+from kmha.layers.initial_values import zeros_at_first
 
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 _ENTRIES = {"metadata.json", CONFIG, WEIGHTS}
@@ -44,7 +45,7 @@ def read_model(file: BinaryIO, path: Path, kind: type) -> Any:
     """
     try:
         weights = _checked_weights(file, kind)
-        with _named(file) as name:
+        with _named(file) as name, zeros_at_first():
             model = keras.saving.load_model(name, compile=False, safe_mode=True)
         if not isinstance(model, kind):
             raise InputError(f"got {type(model).__name__}")

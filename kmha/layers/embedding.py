@@ -10,6 +10,7 @@ from keras import ops
 from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.dropout import Dropout
 from kmha.layers.eight_bit import form_of
+from kmha.layers.initial_values import normal
 from kmha.layers.positions import PositionEmbedding
 
 # Hashes are computed as (hash * multiplier + id) in int32, which cannot overflow below 2**18.
@@ -252,8 +253,7 @@ class TextEmbedding(ConfigurableLayer):
         self.ngrams = NgramEmbedding(*ngrams, **options) if ngram_buckets else None
 
     def _table(self, rows: int, width: int, name: str):
-        init = keras.initializers.TruncatedNormal(stddev=0.02)
-        return Table(rows, width, embeddings_initializer=init, name=name, dtype=self.dtype_policy)
+        return Table(rows, width, embeddings_initializer=normal(), name=name, dtype=self.dtype_policy)
 
     def build(self, token_ids_shape, segment_ids_shape=None):
         """Creates the tables."""

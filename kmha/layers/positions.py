@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from kmha.layers.configurable_layer import ConfigurableLayer
+from kmha.layers.initial_values import normal
 
 LONGEST_WAVE = 10_000.0
 
@@ -74,8 +75,7 @@ class PositionEmbedding(ConfigurableLayer):
         """Creates the table [max_length, D]."""
         shape = (self.max_length, inputs_shape[-1])
         if self.learned:
-            init = keras.initializers.TruncatedNormal(stddev=0.02)
-            self.table = self.add_weight(name="table", shape=shape, initializer=init)
+            self.table = self.add_weight(name="table", shape=shape, initializer=normal())
         else:
             self.table = sinusoids(*shape)
 

@@ -15,7 +15,7 @@ from kmha.layers.document_windows import WindowMode, WindowPooling, split_docume
 from kmha.layers.dropout import Dropout
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.pooling import Pooling
-from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm, weights_without
+from kmha.models.encoder import SingleEncoder, TransformerEncoder, copy_of, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -154,13 +154,7 @@ class TextClassifier(SingleEncoder, keras.Model):
 
         See `linear_rows` and `linear_slots` of the class; the slots are displaced.
         """
-        linear = {"linear_rows": rows, "linear_slots": slots, "linear_displaced": True}
-        same = type(self).from_config({**self.get_config(), **linear})
-        same.build()
-        own, others = (weights_without(model, model.linear) for model in (self, same))
-        for target, weight in zip(others, own, strict=True):
-            target.assign(ops.convert_to_numpy(weight))
-        return same
+        return copy_of(self, "linear", linear_rows=rows, linear_slots=slots, linear_displaced=True)
 
     def pooled_vectors(self, features, training=None):
         """The head's input float [B, D], before dropout."""

@@ -15,13 +15,27 @@ from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.dropout import Dropout
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
+from kmha.layers.initial_values import initial, normal, zeros_at_first
 from kmha.layers.normalization import LayerNormalization
 from kmha.layers.pooling import mean_pool
 
 
-def weights_without(model, *parts) -> list:
-    """The weights of a model in their order, without those of some of its layers; a part may be None."""
-    left_out = {id(weight) for part in parts if part is not None for weight in part.weights}
+def copy_of(model, *left_out: str, **changes):
+    """A copy of a model with the same weights, but with other arguments of its constructor.
+
+    `left_out` are names of layers whose weights are those of a new model; a layer may be None.
+    """
+    with zeros_at_first():
+        copy = type(model).from_config({**model.get_config(), **changes})
+        copy.build()
+    for target, weight in zip(*(_weights_without(each, left_out) for each in (copy, model)), strict=True):
+        target.assign(ops.convert_to_numpy(weight))
+    return copy
+
+
+def _weights_without(model, names) -> list:
+    layers = [layer for layer in (getattr(model, name) for name in names) if layer is not None]
+    left_out = {id(weight) for layer in layers for weight in layer.weights}
     return [weight for weight in model.weights if id(weight) not in left_out]
 
 
@@ -130,7 +144,7 @@ class TransformerEncoder(ConfigurableLayer):
             rotary=config.positions == "rotary",
             window=config.attention_window,
             num_globals=config.attention_globals,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02) if post else "glorot_uniform",
+            kernel_initializer=normal() if post else initial("glorot_uniform"),
             name=f"block_{index}",
             dtype=self.dtype_policy,
         )

@@ -14,7 +14,7 @@ from kmha.layers.comparison import Standardise, comparison_features, unit_vector
 from kmha.layers.dropout import Dropout
 from kmha.layers.linear_pairs import PARTS, LinearPairs
 from kmha.layers.overlap_network import OverlapNetwork
-from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, weights_without
+from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, copy_of
 from kmha.models.pair_encoder import Form, PairEncoder
 
 Target = Literal["binary", "classes", "graded"]
@@ -266,12 +266,7 @@ class TextMatcher(keras.Model):
 
     def without_linear_path(self) -> "TextMatcher":
         """A copy with the same weights, but without a linear model and its network."""
-        same = type(self).from_config({**self.get_config(), "linear_rows": None, "overlap_units": 0})
-        same.build()
-        weights = weights_without(self, self.linear, self.network)
-        for target, weight in zip(same.weights, weights, strict=True):
-            target.assign(ops.convert_to_numpy(weight))
-        return same
+        return copy_of(self, "linear", "network", linear_rows=None, overlap_units=0)
 
     def vectors(self, features, side: str, training=None):
         """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before cross-attention.

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kmha.bundle.bundle import parts_of
 from kmha.errors import InputError
+from kmha.layers.initial_values import zeros_at_first
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.weights import assign_weights
 from kmha.text.vocabulary import Vocabulary
@@ -378,12 +379,14 @@ def build_initial_model(
     }
     if not tf.config.list_logical_devices("GPU"):
         check_model_memory(list(encoders.values()), available_bytes())
-    model = task.build_model(encoders, labels, linear)
+    checkpoint = config.checkpoint
+    if checkpoint is None:
+        model = task.build_model(encoders, labels, linear)
+    else:
+        vocabulary = next(iter(parts.values())).vocabulary
+        model = _pretrained_model(lambda: task.build_model(encoders, labels, linear), checkpoint, vocabulary)
     if linear is not None:
         linear.assign(model)
-    checkpoint = config.checkpoint
-    if checkpoint is not None:
-        _load_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)
     has_ngram_vocabulary = checkpoint is not None and bool(checkpoint.config.ngram_buckets)
     task.initialize(model, source)
     for index, (name, part) in enumerate(parts.items()):
@@ -412,14 +415,28 @@ def build_initial_model(
     return model
 
 
-def _load_checkpoint(model: Any, checkpoint: Checkpoint, vocabulary: Vocabulary) -> None:
+def _pretrained_model(build: Callable[[], Any], checkpoint: Checkpoint, vocabulary: Vocabulary) -> Any:
+    """A new model with the checkpoint's weights in its encoders."""
     started = time.monotonic()
     weights = checkpoint.read_weights()
     # A pruned vocabulary has some of the checkpoint's tokens.
     rows = [checkpoint.vocabulary.id_of(token) for token in vocabulary.tokens]
-    for encoder in model.encoders_of(0):
-        assign_weights(encoder, weights, checkpoint.config.num_layers, rows)
+
+    def assign(model: Any) -> bool:
+        """Whether the checkpoint has all weights that have random initial values."""
+        missing = [
+            assign_weights(encoder, weights, checkpoint.config.num_layers, rows)
+            for encoder in model.encoders_of(0)
+        ]
+        return all("/ngrams/" in path for paths in missing for path in paths)
+
+    with zeros_at_first():
+        model = build()
+    if not assign(model):
+        model = build()
+        assign(model)
     for kernel in model.additions:
         # Inputs that the checkpoint was not trained with start at zero.
         kernel.assign(np.zeros(kernel.shape, np.float32))
     logger.info(f"loaded {checkpoint.origin} in {time.monotonic() - started:.1f} s")
+    return model

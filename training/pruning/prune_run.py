@@ -17,6 +17,7 @@ from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
 from kmha.errors import InputError, format_names
 from kmha.input_files import read_json
+from kmha.layers.initial_values import zeros_at_first
 from training.cli.parser import parse
 from training.config.config import DataSection, FewshotSection, FinetuneSection, FitConfig, task_section
 from training.config.defaults import resolve_config
@@ -113,8 +114,9 @@ def slice_model(model: Any, groups: Sequence[Group], heads: Selection, rows: Sel
     config = _sliced_config(model, groups, heads, rows)
 
     def build() -> Any:
-        smaller = type(model).from_config({**config, "dtype": keras.config.dtype_policy().name})
-        smaller.build()
+        with zeros_at_first():
+            smaller = type(model).from_config({**config, "dtype": keras.config.dtype_policy().name})
+            smaller.build()
         for weights, value in zip(smaller.weights, values, strict=True):
             weights.assign(value)
         return smaller

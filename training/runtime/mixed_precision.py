@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-import keras
 import tensorflow as tf
+
+from kmha.models.encoder import copy_of
 
 Precision = Literal["float32", "bfloat16", "float16"]
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -13,11 +14,7 @@ def to_float32(model: Any) -> Any:
     """The model with the same weights and computation in float32, for evaluation, saving and export."""
     if model.compute_dtype == "float32":
         return model
-    same = type(model).from_config({**model.get_config(), "dtype": "float32"})
-    same.build()
-    for target, weight in zip(same.weights, model.weights, strict=True):
-        target.assign(keras.ops.convert_to_numpy(weight))
-    return same
+    return copy_of(model, dtype="float32")
 
 
 def all_finite(value: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,8 @@ import pytest
 from keras import ops
 
 from kmha.bundle.bundle import parts_of
+from kmha.config import EncoderConfig
+from kmha.layers.initial_values import zeros_at_first
 from kmha.models.encoder import TransformerEncoder, traced
 from tests.bundles import TEXTS, make_bundle, make_pair_bundle
 from tests.kmha.models.tiny_features import CONFIGS, MAX_LENGTH, V, features, random_features
@@ -155,3 +157,20 @@ def test_traces_of_a_pair_are_in_order_and_end_with_the_context():
     encoders = [encoder for index in range(2) for encoder in bundle.model.encoders_of(index)]
     assert [trace.encoder for trace in traces] == [trace.encoder for trace in inner] == encoders
     assert len(parts_of(bundle.preprocessor)) == 2
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_encoders_get_zeros_at_first_only_on_request(norm):
+    config = EncoderConfig(
+        vocabulary_size=30, hidden_dim=8, num_layers=1, num_heads=2, positions="learned", norm=norm
+    )
+
+    def deviations():
+        encoder = TransformerEncoder(config)
+        encoder.build({"token_ids": (None, None)})
+        return {weight.path: to_numpy(weight).std() for weight in encoder.weights if len(weight.shape) == 2}
+
+    with zeros_at_first():
+        assert not any(deviations().values())
+    found = deviations()
+    assert len(found) == 6 and min(found.values()) > 0.01

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
+from kmha.pretrained.sources import find_checkpoint
+from kmha.pretrained.weights import encoder_variables
+from tests.kmha.pretrained.folders import GOLDEN
 from training.config.config import FitConfig
 from training.config.defaults import resolve_config
 from training.engine import trainer
@@ -97,3 +100,21 @@ def test_all_workers_start_from_the_vectors_of_the_chief_worker(initial_vectors)
             np.save(folder / "0-2.npy", np.ones((3, 2), np.float32))
 
     assert initial_vectors(coordinator=Worker())(0, 3, 2).tolist() == [[1, 1]] * 3
+
+
+@pytest.mark.parametrize("left_out", ["", "embedding/segments", "block_1/feed_forward/contract/kernel"])
+def test_weights_that_a_checkpoint_lacks_start_at_random(left_out):
+    checkpoint = find_checkpoint(str(GOLDEN / "bert"))
+    weights = checkpoint.read_weights()
+    some = {path: value for path, value in weights.items() if not (left_out and path.startswith(left_out))}
+    task = ClassifyTask()
+    model = trainer._pretrained_model(
+        lambda: task.build_model({"": checkpoint.config}, ["a", "b"]),
+        dataclasses.replace(checkpoint, read_weights=lambda: some),
+        checkpoint.vocabulary,
+    )
+    for path, variable in encoder_variables(model.encoder).items():
+        if path in some:
+            np.testing.assert_array_equal(variable.numpy(), some[path])
+        else:
+            assert variable.numpy().std() > 0.01
