@@ -126,7 +126,8 @@ class AdamW(tf.Module):
         tf.cond(proceed, step_all, lambda: False)
 
     def _update(self, variable, mean, square, gradient, learning_rate, power_1, power_2):
-        decay = self.weight_decay * learning_rate if len(variable.shape) >= SMALLEST_DECAYED_RANK else None
+        decays = self.weight_decay and len(variable.shape) >= SMALLEST_DECAYED_RANK
+        decay = self.weight_decay * learning_rate if decays else None
         update = self._update_rows if isinstance(gradient, tf.IndexedSlices) else self._update_all
         update(variable, mean, square, gradient, learning_rate, power_1, power_2, decay)
 

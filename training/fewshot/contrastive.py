@@ -53,7 +53,7 @@ class ContrastiveStage:
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
         self._steps, self._peak = (tf.Variable(tf.constant(1.0), trainable=False) for _ in range(2))
-        self._optimizer = AdamW(self._variables, self._learning_rate)
+        self._optimizer = AdamW(self._variables, self._learning_rate, weight_decay=0.0)
         self._step = TrainingStep(
             model,
             task.contrastive_losses,
