@@ -33,26 +33,15 @@ def keep_rate(rate: float) -> float:
 
 def keep_mask(shape, rate: float, seed):
     """A dropout mask, float32 of some sizes (ints or int32 []); 1 = keep. The same seed, two integers, repeats it."""
-    # Two values for each random integer: along an axis that is known to be even, else one more may be drawn at the end.
-    axis = next((i for i, size in enumerate(shape) if isinstance(size, int) and size % 2 == 0), None)
-    drawn = list(shape)
-    drawn[-1 if axis is None else axis] = (shape[-1] + 1) // 2 if axis is None else shape[axis] // 2
+    # Each random integer decides two values: along an axis of even size, else one more may be drawn at the end.
+    even = (i for i, size in enumerate(shape) if isinstance(size, int) and size % 2 == 0)
+    axis = next(even, len(shape) - 1)
+    drawn = [(size + 1) // 2 if i == axis else size for i, size in enumerate(shape)]
     bits = keras.random.randint(drawn, -(2**31), 2**31 - 1, dtype="int32", seed=GivenSeed(seed))
-    if axis is None:
-        halves = ops.reshape(_halves(bits), (*drawn[:-1], 2 * drawn[-1]))[..., : shape[-1]]
-    else:
-        halves = ops.reshape(_halves(bits), shape)
-    return ops.cast(halves >= round(rate * _STEPS) - _STEPS // 2, "float32")
-
-
-def _halves(bits):
-    """The halves of integers, int16 [..., 2] from int32 [...]."""
-    if keras.backend.backend() != "tensorflow":
-        return ops.view(ops.expand_dims(bits, -1), dtype="int16")
-    import tensorflow as tf
-
-    # `ops.view` adds ten operations for shapes.
-    return tf.bitcast(bits, tf.int16)
+    threshold = round(rate * _STEPS) * _STEPS - 2**31
+    halves = [bits >= threshold, ops.left_shift(bits, 16) >= threshold]
+    mask = ops.cast(ops.concatenate(halves, axis=axis), "float32")
+    return mask if isinstance(shape[axis], int) and shape[axis] % 2 == 0 else mask[..., : shape[-1]]
 
 
 @ops.custom_gradient
@@ -72,7 +61,9 @@ def drop_values(x, rate: float, seed):
         seed: Two integers; the same ones repeat the result.
     """
     stays = keep_rate(rate)
-    mask = keep_mask(ops.shape(x), rate, seed) * (1.0 / stays if stays else 0.0)
+    if not stays:
+        return ops.zeros_like(x)
+    mask = keep_mask(ops.shape(x), rate, seed) * (1.0 / stays)
     return _multiplied(x, ops.cast(mask, x.dtype))
 
 
