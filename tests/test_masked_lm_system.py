@@ -54,7 +54,7 @@ def run(tmp_path_factory):
         "--train.epochs=15",
         "--train.patience=15",
         "--train.batch-rows=4",
-        "--optimizer.learning-rate=0.02",
+        "--optimizer.learning-rate=0.01",
         "--optimizer.ema-decay=0.9",
     ]
     outcome = call(fit, *flags, "--out", folder / "run")
