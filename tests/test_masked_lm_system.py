@@ -97,7 +97,7 @@ def test_predict_fills_masks(run):
     first, second, third = map(json.loads, outcome.out.splitlines())
     (mask,) = first["masks"]
     assert list(mask["probabilities"].values()) == sorted(mask["probabilities"].values(), reverse=True)
-    assert len(mask["probabilities"]) == 3 and mask["token"] in "today the sleeps in again".split() + ANIMALS
+    assert len(mask["probabilities"]) == 3 and set(mask["probabilities"]) & set(ANIMALS)
     assert second == {"masks": [], "note": "no [MASK] in this text"}
     assert len(third["masks"]) == 2
 
