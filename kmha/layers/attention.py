@@ -366,6 +366,8 @@ class MultiHeadAttention(ConfigurableLayer):
             if last - first < 3:
                 bias = bias[self.ends[first] : self.ends[last]]
             projected = projected + bias
+        # tf2onnx writes the transposition of a single head as a reshape that copies the sizes of these axes.
+        projected = ops.reshape(projected, (batch, length, projected.shape[-1]))
         parts = ops.split(projected, last - first, axis=-1) if last - first > 1 else [projected]
         shape = (batch, length, self.num_heads, self.value_size if first == 2 else self.head_size)
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in parts]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -43,7 +44,8 @@ def _kind(name: str) -> str | None:
     path, colon, kind = name.rpartition(":")
     if not colon or path.endswith(":") or path.startswith(("Eager", "Iterator")) or not kind.isidentifier():
         return None
-    return kind.removeprefix("_Mkl").removeprefix("_").removesuffix("V2")
+    # "_MklNativeFusedMatMul" is a product with its bias.
+    return re.sub("^_(Mkl)?(Native)?(Fused)?", "", kind).removesuffix("V2")
 
 
 def main() -> None:
