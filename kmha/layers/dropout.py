@@ -34,14 +34,14 @@ def keep_rate(rate: float) -> float:
 def keep_mask(shape, rate: float, seed):
     """A dropout mask, float32 of some sizes (ints or int32 []); 1 = keep. The same seed, two integers, repeats it."""
     # Each random integer decides two values: along an axis of even size, else one more may be drawn at the end.
-    even = (i for i, size in enumerate(shape) if isinstance(size, int) and size % 2 == 0)
-    axis = next(even, len(shape) - 1)
+    even = [i for i, size in enumerate(shape) if isinstance(size, int) and size % 2 == 0]
+    axis = even[0] if even else len(shape) - 1
     drawn = [(size + 1) // 2 if i == axis else size for i, size in enumerate(shape)]
     bits = keras.random.randint(drawn, -(2**31), 2**31 - 1, dtype="int32", seed=GivenSeed(seed))
     threshold = round(rate * _STEPS) * _STEPS - 2**31
     halves = [bits >= threshold, ops.left_shift(bits, 16) >= threshold]
     mask = ops.cast(ops.concatenate(halves, axis=axis), "float32")
-    return mask if isinstance(shape[axis], int) and shape[axis] % 2 == 0 else mask[..., : shape[-1]]
+    return mask if even else mask[..., : shape[-1]]
 
 
 @ops.custom_gradient
