@@ -33,15 +33,15 @@ def keep_rate(rate: float) -> float:
 
 def keep_mask(shape, rate: float, seed):
     """A dropout mask, float32 of some sizes (ints or int32 []); 1 = keep. The same seed, two integers, repeats it."""
-    # Each random integer decides two values: along an axis of even size, else one more may be drawn at the end.
-    even = [i for i, size in enumerate(shape) if isinstance(size, int) and size % 2 == 0]
-    axis = even[0] if even else len(shape) - 1
-    drawn = [(size + 1) // 2 if i == axis else size for i, size in enumerate(shape)]
+    # Each random integer decides two values of the last axis. Which two may not depend on the sizes that are known
+    # while a graph is traced: forward pass, backward pass, eager and compiled steps know different ones.
+    *others, size = shape
+    drawn = [*others, (size + 1) // 2]
     bits = keras.random.randint(drawn, -(2**31), 2**31 - 1, dtype="int32", seed=GivenSeed(seed))
     threshold = round(rate * _STEPS) * _STEPS - 2**31
-    halves = [bits >= threshold, ops.left_shift(bits, 16) >= threshold]
-    mask = ops.cast(ops.concatenate(halves, axis=axis), "float32")
-    return mask if even else mask[..., : shape[-1]]
+    mask = ops.concatenate([bits >= threshold, ops.left_shift(bits, 16) >= threshold], axis=-1)
+    is_even = isinstance(size, int) and size % 2 == 0
+    return ops.cast(mask if is_even else mask[..., :size], "float32")
 
 
 @ops.custom_gradient

@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from kmha.layers.dropout import Dropout, block_seed, drop_values, keep_mask, keep_rate
-from tests.layer_checks import gradients, seed_of, to_numpy
+from tests.layer_checks import BACKEND, gradients, seed_of, to_numpy
 
 SHAPES = [(40_000,), (201, 200), (199, 201), (2, 2, 101, 101), (3, 5, 51, 53)]
 
@@ -25,11 +25,27 @@ def test_masks_have_the_exact_rate_and_differ_by_block(rate, shape):
     flat = first.ravel()
     half, even = len(flat) // 2, len(flat) // 2 * 2
     pairs = (first, other), (flat[:even:2], flat[1:even:2]), (flat[:half], flat[half : 2 * half])
-    # The halves of an axis share integers too.
-    shared = [np.split(first, 2, axis) for axis, size in enumerate(shape) if size % 2 == 0]
-    for left, right in (*pairs, (flat[:-1], flat[1:]), *shared):
+    # The halves of the last axis share integers.
+    size = shape[-1]
+    shared = first[..., : size // 2], first[..., (size + 1) // 2 :]
+    for left, right in (*pairs, (flat[:-1], flat[1:]), shared):
         assert abs((left == right).mean() - agreed) < 5 * np.sqrt(agreed * (1 - agreed) / left.size)
     assert abs(keep_rate(rate) - (1 - rate)) < 2**-16
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="sizes are always known there")
+def test_masks_do_not_depend_on_which_sizes_are_known():
+    import tensorflow as tf
+
+    shape = 2, 4, 6, 7
+    expected = to_numpy(keep_mask(shape, 0.5, seed_of(1, 2)))
+    for known in ([None, 4, 6, 7], [None, 4, None, None], [None] * 4):
+
+        @tf.function(input_signature=[tf.TensorSpec(known)])
+        def mask_of(x):
+            return keep_mask(ops.shape(x), 0.5, seed_of(1, 2))
+
+        np.testing.assert_array_equal(to_numpy(mask_of(np.zeros(shape, "float32"))), expected)
 
 
 def test_values_that_stay_are_divided_by_their_share_and_have_its_gradient():
