@@ -1,12 +1,19 @@
-"""Losses of vectors of a batch that compare all of its rows.
-
-Source: pairs of labeled texts with a cosine target: SetFit, Tunstall et al. 2022, section 3.1, arXiv:2209.11055. Here
-all pairs of a batch are compared, so that each encoded text serves in many pairs.
-"""
+"""Losses of vectors of a batch that compare all of its rows, so that each encoded text serves in many pairs."""
 
 from keras import ops
 
 from kmha.layers.comparison import unit_vectors
+
+# Chosen on training rows; see docs/decisions/016-few-labels.md.
+MAX_COSINE_LABELS = 8
+TEMPERATURE = 0.1
+
+
+def contrastive_loss(targets, vectors, num_labels: int):
+    """`supervised_contrastive_loss` of more than eight labels that exclude each other, else `cosine_loss`."""
+    exclusive = len(targets.shape) == 1
+    loss = supervised_contrastive_loss if exclusive and num_labels > MAX_COSINE_LABELS else cosine_loss
+    return loss(targets, vectors)
 
 
 def label_overlap(targets):
@@ -35,12 +42,38 @@ def cosine_loss(targets, vectors):
 
     Returns:
         float32 [B], each row's part of the loss; their mean is the loss of the batch.
+
+    Source: SetFit, Tunstall et al. 2022, section 3.1, arXiv:2209.11055.
     """
-    unit = ops.cast(unit_vectors([vectors]), "float32")
     overlap = label_overlap(targets)
-    errors = ops.square(ops.matmul(unit, ops.transpose(unit)) - overlap)
+    errors = ops.square(_cosines(vectors) - overlap)
     others = 1.0 - ops.eye(ops.shape(vectors)[0], dtype="float32")
     near = ops.cast(overlap > 0, "float32") * others
     far = ops.cast(overlap == 0, "float32")
     parts = [0.5 * ops.sum(errors * kind, axis=1) / ops.maximum(ops.sum(kind), 1.0) for kind in (near, far)]
     return ops.cast(ops.shape(vectors)[0], "float32") * (parts[0] + parts[1])
+
+
+def supervised_contrastive_loss(targets, vectors):
+    """Cross-entropy of finding the rows of the same label among all other rows, by the cosine of their vectors.
+
+    Args:
+        targets: Label ids, int [B].
+        vectors: float [B, D].
+
+    Returns:
+        float32 [B]; 0 for a row whose label no other row has.
+
+    Source: Khosla et al. 2020, equation 2, arXiv:2004.11362.
+    """
+    others = 1.0 - ops.eye(ops.shape(vectors)[0], dtype="float32")
+    # A finite number: a batch of one row has no other rows.
+    logits = ops.where(others > 0, _cosines(vectors) / TEMPERATURE, -1e9)
+    log_shares = logits - ops.logsumexp(logits, axis=1, keepdims=True)
+    near = label_overlap(targets) * others
+    return -ops.sum(near * log_shares, axis=1) / ops.maximum(ops.sum(near, axis=1), 1.0)
+
+
+def _cosines(vectors):
+    unit = ops.cast(unit_vectors([vectors]), "float32")
+    return ops.matmul(unit, ops.transpose(unit))

@@ -125,11 +125,11 @@ class Task(TaskSettings, abc.ABC):
         """The input of `contrastive_losses`, in training."""
         return model.pooled_vectors(features, training=True)
 
-    def contrastive_losses(self, targets: Any, outputs: Any) -> Any:
+    def contrastive_losses(self, targets: Any, outputs: Any, num_labels: int) -> Any:
         """The loss of each row, float32 [B], that trains the encoder without the head, from few labels."""
-        from training.losses.contrastive import cosine_loss
+        from training.losses.contrastive import contrastive_loss
 
-        return cosine_loss(targets, outputs)
+        return contrastive_loss(targets, outputs, num_labels)
 
     def head_bases(self, model: Any) -> Sequence[np.ndarray | None]:
         """What a linear head may read: matrices [W, Z] from the head's input to choose from; None: all of it."""

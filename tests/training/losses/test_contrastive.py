@@ -2,7 +2,13 @@ import keras
 import numpy as np
 import pytest
 
-from training.losses.contrastive import cosine_loss, label_overlap
+from training.losses.contrastive import (
+    TEMPERATURE,
+    contrastive_loss,
+    cosine_loss,
+    label_overlap,
+    supervised_contrastive_loss,
+)
 
 RNG = np.random.default_rng(3)
 VECTORS = RNG.normal(size=(6, 4)).astype(np.float32)
@@ -37,6 +43,30 @@ def test_equals_a_loop_over_all_pairs(targets):
     assert float(np.mean(losses)) == pytest.approx((np.mean(near) + np.mean(far)) / 2, rel=1e-5)
 
 
-def test_zero_vectors_and_a_single_row_have_finite_losses():
-    assert np.isfinite(cosine_loss(keras.ops.convert_to_tensor(IDS), keras.ops.zeros((6, 4)))).all()
-    assert np.isfinite(cosine_loss(keras.ops.convert_to_tensor(IDS[:1]), keras.ops.ones((1, 4)))).all()
+def test_equals_cross_entropy_over_all_other_rows():
+    unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    powers = np.exp(unit @ unit.T / TEMPERATURE)
+    expected = []
+    for i, label in enumerate(IDS):
+        others = np.arange(6) != i
+        shares = powers[i] / powers[i, others].sum()
+        near = others & (label == IDS)
+        # Label 2 has one row.
+        expected.append(-np.log(shares[near]).mean() if near.any() else 0.0)
+    losses = supervised_contrastive_loss(*map(keras.ops.convert_to_tensor, (IDS, VECTORS)))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("targets", "num_labels", "chosen"),
+    [(IDS, 8, cosine_loss), (IDS, 9, supervised_contrastive_loss), (SEVERAL, 9, cosine_loss)],
+)
+def test_many_exclusive_labels_have_another_loss(targets, num_labels, chosen):
+    tensors = [keras.ops.convert_to_tensor(each) for each in (targets, VECTORS)]
+    np.testing.assert_array_equal(contrastive_loss(*tensors, num_labels), chosen(*tensors))
+
+
+@pytest.mark.parametrize("loss", [cosine_loss, supervised_contrastive_loss])
+def test_zero_vectors_and_a_single_row_have_finite_losses(loss):
+    assert np.isfinite(loss(keras.ops.convert_to_tensor(IDS), keras.ops.zeros((6, 4)))).all()
+    assert np.isfinite(loss(keras.ops.convert_to_tensor(IDS[:1]), keras.ops.ones((1, 4)))).all()

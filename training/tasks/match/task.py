@@ -141,7 +141,7 @@ class MatchTask(MatchSettings, Task):
         a, b = (model.vectors(features, side, training=True) for side in SIDES)
         return ops.sum(a * b, axis=-1, keepdims=True)
 
-    def contrastive_losses(self, targets: Any, outputs: Any) -> Any:
+    def contrastive_losses(self, targets: Any, outputs: Any, num_labels: int) -> Any:
         """Cross-entropy of the cosines as logits: a right pair is above `CONTRASTIVE_THRESHOLD`, a wrong one below."""
         from kmha.models.matcher import COSINE_SCALE
         from training.losses.pairs import binary_cross_entropy

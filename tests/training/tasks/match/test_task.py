@@ -322,5 +322,5 @@ def test_few_labels_have_no_cross_attention():
 def test_right_pairs_need_a_high_cosine():
     targets = np.array([[1, 0], [1, 1], [0, 2], [0, 3]], np.float32)
     cosines = np.array([[0.9], [0.1], [0.9], [0.1]], np.float32)
-    losses = np.asarray(BINARY.contrastive_losses(targets, cosines))
+    losses = np.asarray(BINARY.contrastive_losses(targets, cosines, 1))
     assert losses.shape == (4,) and losses[0] < 0.1 < losses[1] and losses[3] < 0.1 < losses[2]
