@@ -62,8 +62,8 @@ def test_equals_cross_entropy_over_all_other_rows():
     [(IDS, 8, cosine_loss), (IDS, 9, supervised_contrastive_loss), (SEVERAL, 9, cosine_loss)],
 )
 def test_many_exclusive_labels_have_another_loss(targets, num_labels, chosen):
-    tensors = [keras.ops.convert_to_tensor(each) for each in (targets, VECTORS)]
-    np.testing.assert_array_equal(contrastive_loss(*tensors, num_labels), chosen(*tensors))
+    tensor, vectors = (keras.ops.convert_to_tensor(each) for each in (targets, VECTORS))
+    np.testing.assert_array_equal(contrastive_loss(tensor, vectors, num_labels), chosen(tensor, vectors))
 
 
 @pytest.mark.parametrize("loss", [cosine_loss, supervised_contrastive_loss])
