@@ -23,12 +23,11 @@ from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.protocol import Task
 
 # Chosen on training rows of trec, ag_news and sst2; see docs/decisions/016-few-labels.md.
-# Rows of a batch: two of each label, within these limits (the second: where a row has several labels), and fewer if
-# texts are long.
-BATCH_ROWS, SEVERAL_BATCH_ROWS, MAX_BATCH_ROWS, MIN_BATCH_ROWS = 16, 32, 64, 4
+# Rows of a batch: two of each label, within these limits, and fewer if texts are long.
+BATCH_ROWS, MAX_BATCH_ROWS, MIN_BATCH_ROWS = 16, 32, 4
 BATCH_TOKENS = 8192
-# Per row of a batch (Goyal et al. 2017, arXiv:1706.02677), up to a number of rows.
-LEARNING_RATE, MAX_RATE_ROWS = 5e-5 / BATCH_ROWS, 32
+# Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
+LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
 # Batches of a training: as many as make 20 passes over the rows, within these limits.
 PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
@@ -51,9 +50,7 @@ class ContrastiveStage:
     def __init__(self, task: Task, model: Any, source: Source, rows: int, config: ResolvedConfig):
         self._task, self._model, self._source = task, model, source
         self._seed = config.train.seed
-        several = task.few_label_targets(source.targets).ndim == 2
-        most = SEVERAL_BATCH_ROWS if several else MAX_BATCH_ROWS
-        self._batch_rows = int(np.clip(2 * model.num_labels, BATCH_ROWS, most))
+        self._batch_rows = int(np.clip(2 * model.num_labels, BATCH_ROWS, MAX_BATCH_ROWS))
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
         self._steps, self._peak = (tf.Variable(tf.constant(1.0), trainable=False) for _ in range(2))
@@ -104,7 +101,7 @@ class ContrastiveStage:
     def _restart(self, steps: int, rate_factor: float) -> None:
         self.reset()
         self._steps.assign(steps)
-        self._peak.assign(LEARNING_RATE * min(self._batch_rows, MAX_RATE_ROWS) * rate_factor)
+        self._peak.assign(LEARNING_RATE * self._batch_rows * rate_factor)
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
 
