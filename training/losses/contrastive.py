@@ -4,7 +4,7 @@ from keras import ops
 
 from kmha.layers.comparison import unit_vectors
 
-# Chosen on training rows; see docs/decisions/016-few-labels.md.
+# See docs/decisions/016-few-labels.md.
 MAX_COSINE_LABELS = 8
 TEMPERATURE = 0.1
 
