@@ -10,7 +10,16 @@ TEMPERATURE = 0.1
 
 
 def contrastive_loss(targets, vectors, num_labels: int):
-    """`supervised_contrastive_loss` of more than eight labels that exclude each other, else `cosine_loss`."""
+    """`supervised_contrastive_loss` of more than eight labels that exclude each other, else `cosine_loss`.
+
+    Args:
+        targets: Label ids int [B], or with several labels of a row 0 or 1, [B, C].
+        vectors: float [B, D].
+        num_labels: Labels of the model.
+
+    Returns:
+        float32 [B].
+    """
     exclusive = len(targets.shape) == 1
     loss = supervised_contrastive_loss if exclusive and num_labels > MAX_COSINE_LABELS else cosine_loss
     return loss(targets, vectors)
