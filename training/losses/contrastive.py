@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from kmha.layers.attention_parts import MASKED_SCORE
 from kmha.layers.comparison import unit_vectors
 
 # See docs/decisions/016-few-labels.md.
@@ -54,9 +55,9 @@ def cosine_loss(targets, vectors):
 
     Source: SetFit, Tunstall et al. 2022, section 3.1, arXiv:2209.11055.
     """
+    cosines, others = _compared_rows(vectors)
     overlap = label_overlap(targets)
-    errors = ops.square(_cosines(vectors) - overlap)
-    others = 1.0 - ops.eye(ops.shape(vectors)[0], dtype="float32")
+    errors = ops.square(cosines - overlap)
     near = ops.cast(overlap > 0, "float32") * others
     far = ops.cast(overlap == 0, "float32")
     parts = [0.5 * ops.sum(errors * kind, axis=1) / ops.maximum(ops.sum(kind), 1.0) for kind in (near, far)]
@@ -75,14 +76,16 @@ def supervised_contrastive_loss(targets, vectors):
 
     Source: Khosla et al. 2020, equation 2, arXiv:2004.11362.
     """
-    others = 1.0 - ops.eye(ops.shape(vectors)[0], dtype="float32")
+    cosines, others = _compared_rows(vectors)
     # A finite number: a batch of one row has no other rows.
-    logits = ops.where(others > 0, _cosines(vectors) / TEMPERATURE, -1e9)
+    logits = ops.where(others > 0, cosines / TEMPERATURE, MASKED_SCORE)
     log_shares = logits - ops.logsumexp(logits, axis=1, keepdims=True)
     near = label_overlap(targets) * others
     return -ops.sum(near * log_shares, axis=1) / ops.maximum(ops.sum(near, axis=1), 1.0)
 
 
-def _cosines(vectors):
+def _compared_rows(vectors):
+    """Cosines of every two rows, float32 [B, B], and 1 for two different rows, 0 for a row and itself."""
     unit = ops.cast(unit_vectors([vectors]), "float32")
-    return ops.matmul(unit, ops.transpose(unit))
+    others = 1.0 - ops.eye(ops.shape(vectors)[0], dtype="float32")
+    return ops.matmul(unit, ops.transpose(unit)), others
