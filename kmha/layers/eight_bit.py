@@ -11,7 +11,8 @@ from keras import ops
 
 _forms = contextvars.ContextVar[Mapping[int, Any]]("forms", default=MappingProxyType({}))
 _inputs = contextvars.ContextVar["dict[int, KernelInputs] | None"]("inputs", default=None)
-_BLOCK = 64
+# Rows whose errors are subtracted from the rows after them in one product.
+_BLOCK_ROWS = 64
 
 
 class ScaledTable(NamedTuple):
@@ -219,8 +220,8 @@ def round_for_inputs(kernel: np.ndarray, moments: np.ndarray, damping: float = 0
     # Scales are computed again from the largest value of each column, which must stay the largest.
     largest = np.abs(steps).argmax(axis=0)
     ends = np.sign(steps[largest, np.arange(steps.shape[1])]) * 127
-    for start in range(0, len(steps), _BLOCK):
-        stop = min(start + _BLOCK, len(steps))
+    for start in range(0, len(steps), _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, len(steps))
         errors = np.empty((stop - start, steps.shape[1]))
         for row in range(start, stop):
             rounded = np.where(largest == row, ends, np.clip(np.rint(steps[row]), -127, 127))
