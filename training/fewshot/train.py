@@ -97,7 +97,7 @@ class FewLabelTrainer:
         self.task, self.model, self.source, self.lengths, self.joined = task, model, source, lengths, joined
         self.targets, self.weights = task.few_label_targets(source.targets), source.weights
         self.bases = task.head_bases(model)
-        strengths = STRENGTHS if self.bases == [None] else CENTERED_STRENGTHS
+        strengths = STRENGTHS if self.bases[0] is None else CENTERED_STRENGTHS
         self._heads = list(itertools.product(range(len(self.bases)), strengths))
         several = self.targets.ndim == 2
         count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
