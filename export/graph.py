@@ -22,7 +22,7 @@ from export.names import (
     VECTORS,
 )
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL_NAMES, TAG
+from kmha.bundle.manifest import CLASSIFY, CROSS_VALIDATED, MATCH, MODEL_NAMES, TAG
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.features import (
@@ -435,20 +435,34 @@ def longest_length(bundle: Bundle) -> int:
 
 
 def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
-    """The lengths to export, ascending; by default percentiles of the training texts, rounded up, and their longest.
+    """The lengths to export, ascending; by default those of the training texts.
 
-    The longest of a tagger is that of the run, because the tags of a sentence depend on the length of its windows; so
-    is that of a run without the lengths of its training texts. Raises InputError for a length below 3, of a tagger
-    below 8, or above the run's longest.
+    A run of few labels also has its longest: many texts are longer than each of a few training texts. Raises InputError
+    for a length below 3, of a tagger below 8, or above the run's longest.
     """
-    shortest = MIN_WINDOW_LENGTH if bundle.task == TAG else SHORTEST
     longest = longest_length(bundle)
     if not lengths:
-        found = bundle.details.get("lengths", {})
-        last = longest if bundle.task == TAG else found.get("p100", longest)
-        ends = [found[name] for name in ("p50", "p90", "p99") if name in found]
-        return sorted({max(shortest, min(longest, -(-end // STEP) * STEP)) for end in (*ends, last)})
+        more = [longest] if bundle.details.get(CROSS_VALIDATED) else []
+        return sorted({*training_lengths(bundle), *more})
+    shortest = _shortest_length(bundle)
     for length in lengths:
         if not shortest <= length <= longest:
             raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")
     return sorted(set(lengths))
+
+
+def training_lengths(bundle: Bundle) -> list[int]:
+    """Percentiles of the lengths of the training texts, ascending and rounded up; the last one holds all of them.
+
+    The last one of a tagger is the run's longest, because the tags of a sentence depend on the length of its windows;
+    so is that of a run without the lengths of its training texts.
+    """
+    found = bundle.details.get("lengths", {})
+    shortest, longest = _shortest_length(bundle), longest_length(bundle)
+    last = longest if bundle.task == TAG else found.get("p100", longest)
+    ends = [found[name] for name in ("p50", "p90", "p99") if name in found]
+    return sorted({max(shortest, min(longest, -(-end // STEP) * STEP)) for end in (*ends, last)})
+
+
+def _shortest_length(bundle: Bundle) -> int:
+    return MIN_WINDOW_LENGTH if bundle.task == TAG else SHORTEST

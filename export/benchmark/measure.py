@@ -272,9 +272,13 @@ def spread(texts: Sequence[str], most: int) -> list[str]:
 
 
 def common_length(lengths: Sequence[list[int] | None], default: int) -> int | None:
-    """The longest length that all models take, or None; `default` if all take any length (None)."""
+    """The shortest length that all models take from the default on, else the longest below it, or None.
+
+    It is the default if all take any length (None).
+    """
     fixed = [set(each) for each in lengths if each is not None]
-    return max(set.intersection(*fixed), default=None) if fixed else default
+    common = set.intersection(*fixed) if fixed else {default}
+    return min((length for length in common if length >= default), default=max(common, default=None))
 
 
 def _set_rows(models: Sequence[MeasuredModel], texts: Sequence[str], length: int | None) -> None:

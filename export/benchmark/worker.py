@@ -74,7 +74,7 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], LoadedM
 
 def _load_bundle(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     """The run itself in Keras, the reference for exported models."""
-    from export.graph import chosen_lengths
+    from export.graph import training_lengths
     from export.verification.layer_outputs import padded, sequences
     from kmha.bundle.bundle import Bundle
 
@@ -86,7 +86,7 @@ def _load_bundle(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
 
     run = {
         "sample": bundle.sample,
-        "length": chosen_lengths(bundle)[-1],
+        "length": training_lengths(bundle)[-1],
         "encoder": dataclasses.asdict(bundle.model.encoder_config),
         "window": bundle.model.windows.length if bundle.model.windows else 0,
         "labels": len(bundle.labels),

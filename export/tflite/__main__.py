@@ -34,7 +34,7 @@ class TfliteConfig:
     length: tuple[int, ...] = ()
     """Tokens of a text, special ones included; several lengths make several signatures that share the weights.
     Default: the 50th, 90th and 99th percentile of the training texts, rounded up to a multiple of 8, and the longest;
-    of a tagger the run's longest."""
+    of a tagger, and in addition of a run of few labels, the run's longest."""
     dynamic_length: bool = False
     """One signature for any length up to the run's longest, instead of fixed lengths."""
     attention: bool = False

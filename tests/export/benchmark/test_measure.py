@@ -31,10 +31,11 @@ FACTS = {"takes_texts": True, "batched": True}
         ([None, [16]], 16),
         ([[16, 32], None, [32, 64]], 32),
         ([[16, 32, 64], [16, 32]], 32),
+        ([[16, 48, 256], [32, 48, 256]], 48),
         ([[16], [32]], None),
     ],
 )
-def test_common_length_is_the_longest_that_all_models_take(lengths, length):
+def test_common_length_holds_the_default_if_all_models_take_such_a_length(lengths, length):
     assert common_length(lengths, default=40) == length
 
 

@@ -8,7 +8,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from export.device.tokenizer import Tokenizer
-from export.graph import chosen_lengths
+from export.graph import chosen_lengths, training_lengths
 from export.tflite import write
 from export.tflite import write as tflite_convert
 from export.tflite.__main__ import main
@@ -248,6 +248,13 @@ def test_lengths(lengths, requested, expected):
     bundle = make_bundle()
     bundle.details["lengths"] = lengths
     assert chosen_lengths(bundle, requested) == expected
+
+
+def test_a_run_of_few_labels_also_has_its_longest_length():
+    bundle = make_bundle()
+    bundle.details |= {"lengths": {"p50": 3, "p90": 4, "p99": 7, "p100": 7}, CROSS_VALIDATED: True}
+    assert chosen_lengths(bundle) == [8, 24] and training_lengths(bundle) == [8]
+    assert chosen_lengths(bundle, (16,)) == [16]
 
 
 @pytest.mark.parametrize(
