@@ -1,6 +1,6 @@
 # make fit     environment, then train on the sample reviews; ARGS="--config examples/news.toml" for another job
 # make test    environment, then the tests (about a quarter of an hour on two cores); ARGS="tests/kmha -k pooling" for a few
-# make test-all  the tests and the second stage: layers on JAX, commands of the pages, worker processes, clients
+# make test-all  the tests, the second stage (commands of the pages, worker processes, clients) and the layers on JAX
 # make test-slow  tests that take minutes each
 # make soak    kills, full disks, damaged and hostile files, an hour's worth of steps and of requests; ARGS="-k kill"
 # make lint    formatting and style        make format   apply them
@@ -40,14 +40,17 @@ test: $(VENV)/.ready-to-develop
 test-second: $(VENV)/.ready-to-develop
 	@$(PYTEST) -m "second and not slow and not gpu and not soak" $(ARGS)
 
-test-all: test test-second
+test-all: test test-second test-jax
 
 test-slow: $(VENV)/.ready-to-develop
 	@$(PYTEST) -m "slow and not gpu and not soak" $(ARGS)
 
-# The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
+# The layer tests of both stages on Keras' second backend. Nearly all of the time is compilation of code that runs once:
+# these options disable optimizations.
 test-jax: $(VENV)/.ready-to-develop
-	@KERAS_BACKEND=jax $(PY) -m pytest tests/kmha/layers $(ARGS)
+	@KERAS_BACKEND=jax JAX_PLATFORMS=cpu JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	    XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1" \
+	    $(PYTEST) tests/kmha/layers -m "not slow and not gpu and not soak" $(ARGS)
 
 # One process: each case starts its own and prints what it found.
 soak: $(VENV)/.ready-to-develop
