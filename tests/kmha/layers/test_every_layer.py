@@ -1,6 +1,7 @@
 """Every layer through the shared checks."""
 
 import importlib
+import os
 import pkgutil
 
 import keras
@@ -24,7 +25,7 @@ from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.trigrams import BUCKETS, Trigrams
 from kmha.layers.words import LocalContext, SpellingEncoder
-from tests.layer_checks import CHECKS, LayerCase
+from tests.layer_checks import BACKEND, CHECKS, LayerCase
 
 B, T, S, D, E, V = 3, 5, 4, 8, 6, 20
 GENERATOR = np.random.default_rng(0)
@@ -258,3 +259,8 @@ def test_no_layer_is_left_out():
     }
     checked = {type(case.make()) for case in CASES.values()}
     assert layers <= checked, layers - checked
+
+
+def test_layers_run_on_the_requested_backend():
+    # `make test-jax` would say nothing of JAX otherwise.
+    assert os.environ.get("KERAS_BACKEND", "tensorflow") == BACKEND
