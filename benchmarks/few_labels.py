@@ -93,12 +93,14 @@ class DataSet:
 
 
 class Results:
-    """JSON lines in a file, by key."""
+    """JSON lines in a file, by key; those of other settings are ignored."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, path: Path, settings: dict[str, Any]):
+        self._path, self._settings = path, settings
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        self._by_key: dict[str, dict[str, Any]] = {each["key"]: each for each in map(json.loads, lines)}
+        self._by_key: dict[str, dict[str, Any]] = {
+            each["key"]: each for each in map(json.loads, lines) if each.get("settings") == settings
+        }
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
@@ -108,7 +110,7 @@ class Results:
 
     def add(self, key: str, values: dict[str, Any]) -> None:
         """Adds a result and writes it."""
-        self._by_key[key] = {"key": key, **values}
+        self._by_key[key] = {"key": key, **values, "settings": self._settings}
         line = json.dumps(self._by_key[key])
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -164,8 +166,9 @@ def fit_cell(flags: Sequence[str], train: Rows, test: Rows, seed: int, folder: P
     return {
         "accuracy": metrics["test"]["accuracy"],
         "ece": metrics["test"]["ece"],
-        "stage": metrics["fewshot"]["stage"],
-        "losses": metrics["fewshot"]["losses"],
+        # Without these from 100 rows a label on, and with --fewshot off.
+        "stage": metrics.get("fewshot", {}).get("stage"),
+        "losses": metrics.get("fewshot", {}).get("losses"),
         "training_seconds": metrics["cost"]["seconds"]["training"],
         "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
     }
@@ -417,7 +420,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--methods setfit: expected --setfit-python")
     import_tensorflow()
     sets = [DataSet.read(value, options.test_rows) for value in options.data]
-    {"cells": cells, "suggest": suggest}[options.command](options, sets, Results(options.out))
+    names = ["test_rows"]
+    if options.command == "suggest":
+        names += ["target", "pool", "per_round", "rounds", "most"]
+    settings = {name: getattr(options, name) for name in names} | {"fit": options.fit}
+    {"cells": cells, "suggest": suggest}[options.command](options, sets, Results(options.out, settings))
     return 0
 
 

@@ -44,7 +44,7 @@ def _fit(config: FitConfig) -> int:
         logger.info(f"error: {reason}; {_how_to_continue(config)}")
         return FAILED
     except TrainingDiverged as error:
-        logger.info(f"error: training diverged, {error}; lower --optimizer.learning-rate")
+        logger.info(f"error: training diverged, {error}; {error.hint}")
         return FAILED
     except WorkerLost as error:
         # Without a shared file system only the chief worker has a checkpoint.

@@ -4,7 +4,6 @@ Prints the unlabeled texts whose labels would help the classifier in RUN most, a
 it in, append the rows to the training file and fit again.
 """  # noqa: D415
 
-import csv
 import logging
 import sys
 import tempfile
@@ -13,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
 from kmha.bundle.manifest import CLASSIFY, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
-from training.cli.bounds import Count
+from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
+from training.io.examples import Columns, FormatFlags, Subset
+from training.io.tables import table_writer
 
 logger = logging.getLogger("kmha")
 
 
-@dataclass(frozen=True)
-class SuggestConfig:
+@dataclass(frozen=True, kw_only=True)
+class SuggestConfig(FormatFlags):
     """Prints the unlabeled texts that are most worth labeling next, as CSV."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -35,7 +37,7 @@ class SuggestConfig:
     """Number of texts to print."""
     labeled: Path | None = None
     """Table or .txt of texts that have labels already; they are left out."""
-    seed: int = 0
+    seed: Annotated[int, Range(at_least=0, below=2**32)] = 0
     """Random seed of the selection."""
 
 
@@ -48,25 +50,25 @@ def _suggest(config: SuggestConfig) -> int:
     manifest = read_manifest(config.run)
     if manifest["task"] != CLASSIFY:
         raise InputError(f"{config.run}: expected a classifier, got {MODEL_NAMES[manifest['task']]}")
-    import numpy as np
-
     from training.data.sources import read_unlabeled, unseen, without_copies
-    from training.io.examples import Columns, Subset
 
-    named = manifest.get("columns", {})
-    columns = Columns(named.get("text", "text"), named.get("label", "label"))
+    saved = manifest.get("columns")
+    saved = saved if isinstance(saved, dict) else {}
+    columns = Columns(saved.get("text") or "text", saved.get("label") or "label")
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        pool = read_unlabeled(config.texts, CLASSIFY, columns, Path(scratch) / "pool")
+        pool = read_unlabeled(config.texts, CLASSIFY, columns, Path(scratch) / "pool", config.form)
         known = []
         if config.labeled is not None:
-            labeled = read_unlabeled(config.labeled, CLASSIFY, columns, Path(scratch) / "labeled")
+            labeled = read_unlabeled(
+                config.labeled, CLASSIFY, columns, Path(scratch) / "labeled", config.form
+            )
             known.append(Subset(labeled, np.arange(len(labeled))))
         rows = unseen(pool, known) if known else np.arange(len(pool))
         texts = [text for text in pool.read_texts(without_copies(pool, rows)) if text.strip()]
         if not texts:
             raise InputError(f"{config.texts}: expected texts without labels, got none")
     selected = _select(config, texts)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer = table_writer(sys.stdout, config.form.character or ",")
     writer.writerow([columns.text, columns.label])
     writer.writerows((text, "") for text in selected)
     logger.info(f"{len(selected):,} of {len(texts):,} texts")

@@ -12,7 +12,11 @@ class Interrupted(Exception):
 
 
 class TrainingDiverged(Exception):
-    """The loss is NaN or infinite."""
+    """The loss is NaN or infinite; the hint says what the user may change."""
+
+    def __init__(self, message: str, hint: str = "lower --optimizer.learning-rate"):
+        super().__init__(message)
+        self.hint = hint
 
 
 class CheckpointWriteError(Exception):

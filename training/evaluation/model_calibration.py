@@ -71,11 +71,11 @@ def calibrate_on_validation(
     if not can_calibrate(evaluator.model):
         return None
     raw, predictions = evaluator.raw_and_predictions(validation)
-    part, fitted, least = data.validation, raw, MIN_ROWS
-    if evaluator.out_of_fold is not None:
-        known = evaluator.out_of_fold.predictable
-        least = MIN_CROSS_VALIDATED_ROWS if data.is_cross_validated else MIN_ROWS
-        part, fitted = dataclasses.replace(part, rows=part.rows[known]), raw[known]
+    part, fitted, least, held_out = data.validation, raw, MIN_ROWS, evaluator.out_of_fold
+    if held_out is not None and (data.is_cross_validated or len(part.rows) < MIN_ROWS):
+        known, least = held_out.predictable, MIN_CROSS_VALIDATED_ROWS
+        part = dataclasses.replace(data.train, rows=data.train.rows[known])
+        fitted = evaluator.raw_outputs(held_out.source)[known]
     found = fit_calibration(evaluator.model, task, part, labels, fitted, least)
     if found is None:
         reason = "too few validation rows, or no temperature improves the validation loss"
@@ -95,8 +95,8 @@ def calibrate_on_validation(
             test_logits = found.apply(test_logits).astype(np.float32)
         scores["test"] = task.scores(data.test, labels, predictions, decision)
     calibrate(evaluator.model, found)
-    if evaluator.out_of_fold is not None:
-        evaluator.out_of_fold.logits = found.apply(evaluator.out_of_fold.logits).astype(np.float32)
+    if held_out is not None:
+        held_out.logits = found.apply(held_out.logits).astype(np.float32)
     if "thresholds" in decision:
         decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}
     return BeforeCalibration(found, decision, scores, test_logits)

@@ -50,7 +50,9 @@ class ContrastiveStage:
     def __init__(self, task: Task, model: Any, source: Source, rows: int, config: ResolvedConfig):
         self._task, self._model, self._source = task, model, source
         self._seed = config.train.seed
-        self._batch_rows = int(np.clip(2 * model.num_labels, BATCH_ROWS, MAX_BATCH_ROWS))
+        self._longest = source.batch_plan(np.array([source.lengths.argmax()]))
+        most = max(MIN_BATCH_ROWS, BATCH_TOKENS // self._longest.row_tokens)
+        self._batch_rows = min(most, int(np.clip(2 * model.num_labels, BATCH_ROWS, MAX_BATCH_ROWS)))
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
         self._steps, self._peak = (tf.Variable(tf.constant(1.0), trainable=False) for _ in range(2))
@@ -93,6 +95,10 @@ class ContrastiveStage:
         """Batches of a training on a number of rows."""
         return max(MIN_STEPS, min(passes * rows, MAX_ROWS_READ) // self._batch_rows)
 
+    def rate_factor(self, rows: int, passes: int) -> float:
+        """What multiplies the learning rate: 2 for half the steps, less where `num_steps` has a limit."""
+        return min(PASSES / passes, self.num_steps(rows) / self.num_steps(rows, passes))
+
     def reset(self) -> None:
         """Sets the weights back to those before the first training."""
         for variable, value in zip(self._variables, self._initial, strict=True):
@@ -112,21 +118,22 @@ class ContrastiveStage:
         """
         self._restart(steps, rate_factor)
         random = np.random.default_rng([self._seed, 13])
-        longest = self._source.batch_plan(rows[[self._source.lengths[rows].argmax()]])
-        size = min(self._batch_rows, max(MIN_BATCH_ROWS, BATCH_TOKENS // longest.row_tokens))
         if not tf.config.list_logical_devices("GPU"):
-            largest = dataclasses.replace(longest, rows=np.repeat(longest.rows, size))
+            largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
             weights = count_trainable_weights(self._model)
             check_memory(encoder_configs(self._model), weights, [largest], available_bytes())
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
-        for chosen in sample_batches(memberships, size, steps, random):
+        for chosen in sample_batches(memberships, self._batch_rows, steps, random):
             if self._parts > 1:
                 chosen = chosen[np.argsort(self._source.lengths[rows[chosen]], kind="stable")]
-            sums = self._step(self._source.batch(self._source.batch_plan(rows[chosen])))
+            batch = self._source.batch(self._source.batch_plan(rows[chosen]))
+            # Labels are about equally frequent in a batch already; class weights would count rare ones twice.
+            batch["weights"] = (batch["weights"] > 0).astype(np.float32)
+            sums = self._step(batch)
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
             if not math.isfinite(loss):
-                raise TrainingDiverged(f"the contrastive loss is {loss}")
+                raise TrainingDiverged(f"the contrastive loss is {loss}", "try --fewshot probe")
             yield loss
 
 

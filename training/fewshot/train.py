@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from kmha.errors import InputError
 from training.cli.exceptions import TrainingDiverged
 from training.config.config import ResolvedConfig
 from training.config.defaults import has_new_ngrams, resolve_data_defaults
@@ -122,7 +123,9 @@ class FewLabelTrainer:
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             result[plan.rows] = self._pooled(batch["features"]).numpy()[: len(plan.rows)]
         if not np.isfinite(result).all():
-            raise TrainingDiverged("the vectors of the texts are not finite")
+            raise TrainingDiverged(
+                "the vectors of the texts are not finite", "try another --encoder.pretrained"
+            )
         return result
 
     def _frozen_vectors(self) -> np.ndarray:
@@ -180,9 +183,10 @@ class FewLabelTrainer:
             The vectors of all labeled rows, float32.
         """
         steps = self.stage.num_steps(len(rows), passes)
+        rate_factor = self.stage.rate_factor(len(rows), passes)
         if name == PSEUDO_LABELS:
             rows = np.concatenate([rows, self._label_texts(rows)])
-        for loss in self.stage.train(rows, steps, PASSES / passes):
+        for loss in self.stage.train(rows, steps, rate_factor):
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             bar.update()
         return self.vectors(self.source)
@@ -372,6 +376,11 @@ def train_few_labels(
     freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
     trainer = FewLabelTrainer(task, model, source, lengths, data.groups, config, joined)
     left_out = int((~trainer.predictable).sum())
+    if left_out == len(source.rows):
+        raise InputError(
+            f"{data.origins['train']['name']}: expected a label with texts in two folds of cross-validation, got none;"
+            " add a row of a label"
+        )
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
     with graphs_as_traced():
@@ -379,9 +388,7 @@ def train_few_labels(
     logits = best.logits
     if config.encoder.linear and config.task == "classify":
         model, logits = add_linear_path(trainer, best.logits, inputs.preprocessor, labels, config.train.seed)
-    held_out = None
-    if data.is_cross_validated:
-        held_out = OutOfFold(validation, logits, trainer.predictable)
+    held_out = OutOfFold(validation if data.is_cross_validated else source, logits, trainer.predictable)
     choice = {
         "stage": best.name,
         "strength": best.strength,

@@ -1,6 +1,5 @@
 """Tables with predictions: reads all columns of a table, and writes its rows with the columns of the predictions."""
 
-import csv
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from training.io.tables import (
     parse_json_row,
     raise_missing,
     read_rows,
+    table_writer,
 )
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", PARQUET)
@@ -83,9 +83,7 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], overwrite: bool
                         f"{json.dumps(record, ensure_ascii=False, allow_nan=False)}\n" for record in records
                     )
                 else:
-                    writer = csv.writer(
-                        file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n"
-                    )
+                    writer = table_writer(file, "\t" if suffix == ".tsv" else ",")
                     names: list[str] = []
                     for record in records:
                         if not names:

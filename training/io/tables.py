@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from kmha.errors import InputError, did_you_mean, format_names, require_package
 from kmha.input_files import open_input
@@ -70,6 +70,27 @@ class TableFormat:
 
 
 DEFAULT_FORMAT = TableFormat()
+_TERMINATOR = "\r\n"
+
+
+class _LineFeeds:
+    """A file whose rows end in a line feed in place of `csv`'s line terminator."""
+
+    def __init__(self, file: TextIO):
+        self._file = file
+
+    def write(self, row: str) -> int:
+        """Writes one row."""
+        return self._file.write(f"{row.removesuffix(_TERMINATOR)}\n")
+
+
+def table_writer(file: TextIO, delimiter: str = ",") -> Any:
+    """A `csv.writer` of rows that end in a line feed.
+
+    `csv` quotes the characters of its line terminator only: with a line feed alone, a carriage return in a text would
+    not be quoted, and `read_rows` would refuse the file.
+    """
+    return csv.writer(_LineFeeds(file), delimiter=delimiter, lineterminator=_TERMINATOR)
 
 
 class ColumnNames(list[str]):

@@ -164,6 +164,8 @@ def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedC
     """The settings of this worker: the chief worker decides whether to resume, and alone writes shared files."""
     if coordinator.count == 1:
         return config
+    if config.fewshot.mode in ("probe", "contrastive"):
+        raise InputError(f"--fewshot: expected auto or off with several workers, got {config.fewshot.mode}")
     config = dataclasses.replace(
         config,
         resume=coordinator.broadcast("resume", lambda: config.resume),

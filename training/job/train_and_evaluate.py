@@ -222,7 +222,7 @@ def _fit_baseline(
         inputs.part(name) for name in ("train", "validation", data.evaluated_name)
     )
     if data.is_cross_validated:
-        # The baseline holds out rows of its own for its thresholds.
+        # The baseline holds out or cross-validates rows of its own, for its choices and thresholds.
         validation = dataclasses.replace(validation, rows=validation.rows[:0])
     seed = context.config.train.seed
     baseline = task.baseline(train, validation, evaluated, data.labels, seed)

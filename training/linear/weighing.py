@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
-from sklearn.metrics import f1_score
 
 from training.fewshot.linear_head import row_losses
+from training.metrics.bootstrap import Resampling, resample_weights
+from training.metrics.confusion import f1, indicator_counts
 from training.metrics.thresholds import best_thresholds
 
 # Of the logits to the margins of the support vector machines.
@@ -15,6 +16,7 @@ DEFAULT_SCALE = 1.65
 FEWEST_TO_TRUST = 10
 # Of the logits that are added to those of the base, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+RESAMPLES = 200
 
 
 def smoothed_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -68,17 +70,33 @@ def mean_and_error(gains: np.ndarray) -> tuple[float, float]:
     return float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
 
 
-def trusted_share(gains: np.ndarray) -> float:
-    """How much of a gain on validation rows, float64 [R], to expect on other rows: 0 to 1.
+def macro_f1_gain(targets: np.ndarray, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """The gain in macro-F1 of predictions over others, all 0 or 1, [R, C], and its standard error by a bootstrap."""
 
-    1 - (e / g)^2 for a mean gain g above its standard error e, else 0, and 0 with a few rows, which may all be equal.
+    def gains(weights: np.ndarray) -> np.ndarray:
+        first, second = (
+            f1(indicator_counts(targets, each, weights)).mean(axis=1) for each in (before, after)
+        )
+        return second - first
+
+    rows = np.ones(len(targets), np.int64)
+    drawn = [gains(weights) for weights in resample_weights(rows, Resampling(resamples=RESAMPLES))]
+    return float(gains(rows[None].astype(np.float64))[0]), float(np.concatenate(drawn).std())
+
+
+def share_of_gain(gain: float, error: float, rows: int) -> float:
+    """How much of a gain on validation rows, with a standard error, to expect on other rows: 0 to 1.
+
+    1 - (e / g)^2 for a gain g above its error e, else 0, and 0 with a few rows, which may all be equal.
 
     Source: the positive part of the estimator of James and Stein 1961, "Estimation with Quadratic Loss".
     """
-    if len(gains) < FEWEST_TO_TRUST:
-        return 0.0
-    gain, error = mean_and_error(gains)
-    return 1.0 - (error / gain) ** 2 if gain > error else 0.0
+    return 1.0 - (error / gain) ** 2 if gain > error and rows >= FEWEST_TO_TRUST else 0.0
+
+
+def trusted_share(gains: np.ndarray) -> float:
+    """The `share_of_gain` of the mean of gains, float64 [R]."""
+    return share_of_gain(*mean_and_error(gains), len(gains)) if len(gains) else 0.0
 
 
 def shrunk(both: np.ndarray, alone: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -153,8 +171,8 @@ def weigh(
     candidates a query has, and no order changes by that. So the ratio is the one with the lowest `query_losses`, and
     the loss of the rows decides on the scale.
 
-    With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
-    thresholds for each label, and the loss decides on the scale.
+    With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro-F1 at
+    thresholds for each label, times the `share_of_gain` of its gain, and the loss decides on the scale.
     """
     if targets.ndim == 1:
         if queries is None:
@@ -166,13 +184,12 @@ def weigh(
         scale, _ = weigh(logits, np.zeros_like(logits), targets)
         return scale * first, scale * second
 
-    def macro_f1(ratio: float) -> float:
+    predicted = {}
+    for ratio in RATIOS:
         logits = base + ratio * added
-        return f1_score(
-            targets, logits >= best_thresholds(targets, logits, default=0.0), average="macro", zero_division=0
-        )
-
-    ratio = max(RATIOS, key=macro_f1)
+        predicted[ratio] = logits >= best_thresholds(targets, logits, default=0.0)
+    best = max(RATIOS, key=lambda ratio: f1(indicator_counts(targets, predicted[ratio])).mean())
+    ratio = best * share_of_gain(*macro_f1_gain(targets, predicted[0.0], predicted[best]), len(targets))
     logits = base + ratio * added
     scale = minimize_scalar(lambda value: smoothed_loss(value * logits, targets), bounds=(0.01, 10.0)).x
     return float(scale), float(scale * ratio)

@@ -10,6 +10,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.models.classifier import TextClassifier
 from training.config.config import ResolvedConfig
+from training.data.length_buckets import BatchPlan
 from training.fewshot import contrastive
 from training.fewshot.contrastive import PASSES, ContrastiveStage, saved_tokens
 from training.tasks.classify import ClassifyTask
@@ -21,7 +22,19 @@ def _stage(lengths, rows=1_000, labels=2):
     )
     model = TextClassifier(config, labels, dropout=0.0)
     model.build()
-    source = SimpleNamespace(lengths=np.array(lengths), windows=None)
+    lengths = np.array(lengths)
+
+    def batch(plan):
+        return {"features": {}, "targets": np.zeros(len(plan.rows)), "weights": class_weights[plan.rows]}
+
+    source = SimpleNamespace(
+        lengths=lengths,
+        windows=None,
+        targets=np.arange(len(lengths)) % labels,
+        batch_plan=lambda rows: BatchPlan(rows, int(lengths[rows].max()), len(rows), None),
+        batch=batch,
+    )
+    class_weights = np.linspace(0.5, 500.0, len(lengths), dtype=np.float32)
     return ContrastiveStage(ClassifyTask(), model, source, rows, ResolvedConfig()), model  # pyright: ignore
 
 
@@ -70,6 +83,34 @@ def test_batches_have_parts_where_that_saves_more_than_it_costs(lengths, rows, s
 def test_number_of_batches(labels, rows, steps):
     stage, _ = _stage([10], rows, labels)
     assert stage.num_steps(rows) == steps
+
+
+def test_long_texts_make_more_and_smaller_batches():
+    stage, _ = _stage([10, 2_048])
+    assert (stage._batch_rows, stage.num_steps(64)) == (4, 20 * 64 // 4)
+    stage._restart(10, 1.0)
+    assert float(stage._peak) == pytest.approx(contrastive.LEARNING_RATE * 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "factor"), [(5, 1.0), (10, 1.2), (22, 2.0), (128, 2.0), (600, 1.6), (5_000, 1.0)]
+)
+def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, factor):
+    stage, _ = _stage([10])
+    assert stage.rate_factor(rows, PASSES // 2) == pytest.approx(factor)
+
+
+def test_class_weights_do_not_weigh_the_contrastive_loss():
+    stage, _ = _stage([10] * 40)
+    weights = []
+
+    def step(batch):
+        weights.append(batch["weights"])
+        return {"loss": 1.0, "weight": 1.0}
+
+    stage._step = step  # pyright: ignore
+    assert list(stage.train(np.arange(40), 3)) == [1.0] * 3
+    assert [each.tolist() for each in weights] == [[1.0] * 16] * 3
 
 
 def test_half_the_passes_have_half_the_batches_at_twice_the_learning_rate():

@@ -2,8 +2,17 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
-from training.linear.weighing import fit_scale, query_losses, shrunk, smoothed_loss, trusted_share, weigh
+from training.linear.weighing import (
+    fit_scale,
+    macro_f1_gain,
+    query_losses,
+    shrunk,
+    smoothed_loss,
+    trusted_share,
+    weigh,
+)
 
 LABELS = 3
 
@@ -63,6 +72,36 @@ def test_an_encoder_without_a_certain_gain_leaves_the_linear_path_as_it_is():
     assert of_encoder == 0.0
     best = min(np.linspace(0.1, 3, 291), key=lambda value: smoothed_loss(value * good, targets))
     assert factor == pytest.approx(best, abs=0.02)
+
+
+def test_noise_has_no_certain_gain_with_several_labels():
+    added = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        targets = (random.random((24, 4)) < 0.4).astype(np.int32)
+        noise, *errors = 2.0 * random.normal(size=(3, 24, 4))
+        base, better = (4.0 * targets - 2.0 + each for each in errors)
+        assert weigh(base, better, targets)[1] > 0.1
+        added.append(weigh(base, noise, targets)[1])
+    # Half of them without a standard error of the gain.
+    assert np.count_nonzero(added) <= 5 and np.mean(added) < 0.02
+    assert weigh(base[:9], better[:9], targets[:9])[1] == 0.0
+
+
+def test_the_gain_in_macro_f1_and_its_error_are_those_of_resampled_rows():
+    random = np.random.default_rng(0)
+    targets = (random.random((300, 3)) < 0.4).astype(np.int32)
+    wrong = random.random((2, 300, 3)) < np.array([0.3, 0.2])[:, None, None]
+    before, after = targets ^ wrong
+
+    def gain(rows):
+        scores = (f1_score(targets[rows], each[rows], average="macro") for each in (before, after))
+        return -np.subtract(*scores)
+
+    found, error = macro_f1_gain(targets, before, after)
+    assert found == pytest.approx(gain(np.arange(300)))
+    drawn = [gain(random.integers(0, 300, 300)) for _ in range(200)]
+    assert error == pytest.approx(np.std(drawn), rel=0.2)
 
 
 def test_the_probability_of_the_right_label_must_gain_too():

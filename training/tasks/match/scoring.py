@@ -19,6 +19,8 @@ from training.metrics.pairs import (
 from training.metrics.thresholds import best_threshold, steady_threshold
 from training.tasks.protocol import Baseline, intervals_of
 
+# Of the pairs, to choose a baseline without validation pairs.
+FOLDS = 3
 _OF_PROBABILITIES = ("ece", "loss", "mse", "mae", "threshold")
 
 
@@ -78,10 +80,13 @@ def best_baseline(
     metric: str,
     seed: int,
 ) -> Baseline:
-    """The baseline whose metric is highest on the validation pairs."""
+    """The baseline whose metric is highest on the validation pairs, or without any in cross-validation."""
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target=target, seed=seed)
     found = fitted.scores(evaluated.texts_a, evaluated.texts_b)
-    before = fitted.scores(validation.texts_a, validation.texts_b)
+    if len(validation.targets):
+        before = fitted.scores(validation.texts_a, validation.texts_b)
+    else:
+        validation, before = train, _cross_validated_scores(train, target, seed)
     if target == "binary":
         # BM25 has no upper bound; the thresholds expect numbers in [0, 1].
         found, before = (
@@ -108,6 +113,31 @@ def best_baseline(
         {**shown, "intervals": intervals_of(resampled), "baselines": others},
         resampled,
     )
+
+
+def _cross_validated_scores(
+    pairs: Pairs, target: Literal["binary", "graded"], seed: int
+) -> dict[str, np.ndarray]:
+    """The scores of each pair by baselines that were fitted without its query, float64 [R] each."""
+    _, groups = np.unique(pairs.targets[:, 1], return_inverse=True)
+    if not groups.any():
+        groups = np.arange(len(groups))
+    order = np.random.default_rng([seed, 29]).permutation(groups.max() + 1)
+    folds = (order % min(FOLDS, len(order)))[groups]
+    result: dict[str, np.ndarray] = {}
+    for fold in np.unique(folds):
+        trained, held_out = (
+            (
+                [pairs.texts_a[row] for row in rows],
+                [pairs.texts_b[row] for row in rows],
+                pairs.targets[rows, 0],
+            )
+            for rows in (np.flatnonzero(folds != fold), np.flatnonzero(folds == fold))
+        )
+        fitted = fit_pair_baseline(*trained, target=target, seed=seed)
+        for name, found in fitted.scores(*held_out[:2]).items():
+            result.setdefault(name, np.zeros(len(folds)))[folds == fold] = found
+    return result
 
 
 def _as_shares(found: np.ndarray) -> np.ndarray:
