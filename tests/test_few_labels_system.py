@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tests.pair_rows import paraphrase_rows, ranking_rows
 from training.evaluate import main as evaluate
 from training.fit import main as fit
 from training.heads import main as heads
+from training.io.tables import TableFormat, read_rows
 from training.predict import main as predict
 from training.report import main as report
 from training.suggest import main as suggest
@@ -107,6 +109,17 @@ def test_a_probe_leaves_the_encoder_as_it_was(few, checkpoint, tmp_path):
             "expected a label with two different training texts or more",
         ),
         ([("bread", "food"), ("soup", "food")], "expected training rows with two different labels or more"),
+        (
+            # The rows of a text are in one fold: both texts of "weather" are in the first one.
+            [
+                ("bread", "food"),
+                ("bread", "weather"),
+                ("bank", "money"),
+                ("ferry", "travel"),
+                ("rain", "weather"),
+            ],
+            "expected a label with texts in two folds of cross-validation, got none",
+        ),
     ],
 )
 def test_rows_that_cannot_be_cross_validated_are_refused_in_one_line(few, tmp_path, rows, message):
@@ -154,6 +167,28 @@ def test_suggested_texts_are_ready_for_labels(few, tmp_path):
     assert refused.status == 2 and "got none" in refused.err
 
 
+def test_suggested_texts_can_be_read_again(few, tmp_path):
+    texts = ["bread with a \r carriage return", "bank; interest", "goal"]
+    (tmp_path / "pool.csv").write_text("text;label\n" + "".join(f'"{each}";\n' for each in texts), "utf-8")
+    flags = ["--texts", tmp_path / "pool.csv", "--data.delimiter=;"]
+    outcome = call(suggest, few[3], *flags)
+    assert outcome.status == 0, outcome.err
+    (tmp_path / "next.csv").write_text(outcome.out, "utf-8", newline="")
+    rows = read_rows(tmp_path / "next.csv", ["text"], form=TableFormat(";"))
+    assert sorted(row.values["text"] for row in rows) == sorted(texts)
+    refused = call(suggest, few[3], *flags, "--seed=-1")
+    assert refused.status == 2 and "--seed: expected at least 0" in refused.err
+
+
+def test_a_run_without_names_of_columns_has_the_default_ones(few, tmp_path):
+    shutil.copytree(few[3], tmp_path / "run")
+    path = tmp_path / "run" / "bundle.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"columns": None}), "utf-8")
+    (tmp_path / "pool.txt").write_text("bread\n", "utf-8")
+    outcome = call(suggest, tmp_path / "run", "--texts", tmp_path / "pool.txt")
+    assert (outcome.status, outcome.out) == (0, "text,label\nbread,\n"), outcome.err
+
+
 @pytest.mark.second
 def test_explicit_validation_rows_are_used_for_calibration(few, tmp_path):
     validation = write_csv(tmp_path / "validation.csv", news_rows(30, 7))
@@ -168,6 +203,19 @@ def test_explicit_validation_rows_are_used_for_calibration(few, tmp_path):
     assert outcome.status == 0 and "few labels: contrastive" in outcome.err, outcome.err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
     assert metrics["validation"]["rows"] == 30 and not metrics["fewshot"]["cross_validated"]
+    # 30 rows are too few: the temperature is that of the cross-validated training rows.
+    assert "calibration skipped" not in outcome.err
+    without = call(fit, *SETTINGS, *few[0], *flags[2:], "--out", tmp_path / "without")
+    other = json.loads((tmp_path / "without" / "metrics.json").read_text("utf-8"))
+    assert without.status == 0
+    assert metrics["calibration"]["temperature"] == pytest.approx(
+        other["calibration"]["temperature"], rel=0.1
+    )
+    more = write_csv(tmp_path / "more.csv", news_rows(120, 7))
+    enough = call(fit, *SETTINGS, *few[0], *flags, "--data.validation", more, "--out", tmp_path / "enough")
+    own = json.loads((tmp_path / "enough" / "metrics.json").read_text("utf-8"))
+    assert enough.status == 0
+    assert own["calibration"]["temperature"] != metrics["calibration"]["temperature"]
     assert Bundle.load(tmp_path / "run").model.compute_dtype == "float32"
 
 
@@ -227,8 +275,11 @@ def test_texts_without_labels_are_a_candidate(few, texts, tmp_path):
     # The texts do not change the other candidates.
     before = json.loads((few[3] / "metrics.json").read_text("utf-8"))["fewshot"]["losses"]
     assert losses["probe"] == pytest.approx(before["probe"], abs=1e-3)
-    is_chosen = choice["stage"] == "pseudo-labels"
-    assert is_chosen == (losses["pseudo-labels"] <= min(losses["probe"], losses["contrastive"]))
+    # They are compared with the candidate that is chosen without them.
+    if choice["stage"] == "pseudo-labels":
+        assert losses["pseudo-labels"] <= max(losses["probe"], losses["contrastive"])
+    else:
+        assert losses["pseudo-labels"] > losses[choice["stage"]]
     assert f"few labels: {choice['stage']}; loss in 3-fold" in outcome.err
     assert Bundle.load(tmp_path / "run").details["data"]["texts"]["name"] == str(texts)
 
@@ -289,6 +340,13 @@ def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
     assert (name, rows) == ("news", "4") and frozen.startswith("frozen ") and fitted.endswith("(2)")
     results = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()]
     assert len(results) == 4 and all(0.4 < each["accuracy"] <= 1 for each in results)
+    # Results of other settings are not taken: here a fit that holds rows out.
+    fine_tuned = call(
+        few_labels, "cells", *flags, "--rows", "4", "--fewshot=off", "--out", tmp_path / "cells.jsonl"
+    )
+    assert fine_tuned.status == 0, fine_tuned.err
+    lines = (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) == 8 and json.loads(lines[-1])["stage"] is None
     flags = (*flags, "--pool", "40", "--per-round", "6", "--most", "24", "--target", "1.1")
     for stage in ("probe", "contrastive"):
         curves = call(few_labels, "suggest", *flags, "--stage", stage, "--out", tmp_path / "curves.jsonl")
@@ -315,7 +373,7 @@ def pair_flags(checkpoint, folder, rows):
 
 @pytest.mark.second
 def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint, tmp_path):
-    flags = pair_flags(checkpoint, tmp_path, paraphrase_rows(24, 0))
+    flags = pair_flags(checkpoint, tmp_path, paraphrase_rows(24, 0))[:-1]
     test = write_csv(tmp_path / "test.csv", as_text(paraphrase_rows(30, 1)), ("text_a", "text_b", "label"))
     outcome = call(fit, *SETTINGS, *flags, "--data.test", test)
     assert outcome.status == 0, outcome.err
@@ -324,6 +382,7 @@ def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint,
     metrics = json.loads((run / "metrics.json").read_text("utf-8"))
     assert set(metrics["fewshot"]["losses"]) == {"probe", "contrastive"}
     assert metrics["validation"]["rows"] == 24 and metrics["test"]["rows"] == 30
+    assert metrics["baseline"]["accuracy"] > 0.6
     model = Bundle.load(run).model
     assert (model.form, model.rounds) == ("cross", 0)
     assert call(evaluate, run, "--data", test).json["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)

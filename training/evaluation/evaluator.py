@@ -35,11 +35,13 @@ class OutOfFold:
         source: The rows.
         logits: float32 [R, C], in the order of the source's rows.
         predictable: Whether the training rows of that model had the label of the row, bool [R].
+        is_cross_validated: Whether the rows are all training rows, each predicted by a model trained on others.
     """
 
     source: Source
     logits: np.ndarray
     predictable: np.ndarray
+    is_cross_validated: bool = False
 
 
 @dataclasses.dataclass

@@ -72,7 +72,8 @@ def calibrate_on_validation(
         return None
     raw, predictions = evaluator.raw_and_predictions(validation)
     part, fitted, least, held_out = data.validation, raw, MIN_ROWS, evaluator.out_of_fold
-    if held_out is not None and (data.is_cross_validated or len(part.rows) < MIN_ROWS):
+    is_small = data.is_cross_validated or len(part.rows) < MIN_ROWS
+    if held_out is not None and held_out.is_cross_validated and is_small:
         known, least = held_out.predictable, MIN_CROSS_VALIDATED_ROWS
         part = dataclasses.replace(data.train, rows=data.train.rows[known])
         fitted = evaluator.raw_outputs(held_out.source)[known]

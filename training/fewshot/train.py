@@ -337,7 +337,7 @@ def add_linear_path(
     path = fit_linear_path(source, trainer.folds, len(labels), preprocessor.vocabulary.tokens, seed)
     if path is None:
         return model, logits
-    encoder, linear = weigh(logits[rows], path.validation_logits[rows], trainer.targets[rows])
+    encoder, linear = weigh(logits[rows], path.validation_logits[rows], trainer.targets[rows], few_rows=True)
     logger.info(
         f"linear path: {path.description}, {time.monotonic() - started:.1f} s; "
         f"{linear:.2f} times the linear path, {encoder:.2f} times the encoder"
@@ -388,7 +388,8 @@ def train_few_labels(
     logits = best.logits
     if config.encoder.linear and config.task == "classify":
         model, logits = add_linear_path(trainer, best.logits, inputs.preprocessor, labels, config.train.seed)
-    held_out = OutOfFold(validation if data.is_cross_validated else source, logits, trainer.predictable)
+    rows = validation if data.is_cross_validated else source
+    held_out = OutOfFold(rows, logits, trainer.predictable, is_cross_validated=True)
     choice = {
         "stage": best.name,
         "strength": best.strength,

@@ -130,7 +130,7 @@ def _start_tensorflow(context: RunContext, data: Data) -> None:
 def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
     """Connects the workers. Inside the block only the chief worker writes to stderr.
 
-    Raises InputError if TF_CONFIG or --strategy cannot be used, and the errors of `propagate_failures`.
+    Raises InputError if TF_CONFIG, --strategy or --fewshot cannot be used, and the errors of `propagate_failures`.
     """
     cluster = parse_tf_config(os.environ.get(TF_CONFIG))
     if cluster is None or cluster.count == 1:
@@ -139,6 +139,10 @@ def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
     if config.strategy != "auto":
         raise InputError(
             f"--strategy: expected auto for the {cluster.count} workers of {TF_CONFIG}, got {config.strategy}"
+        )
+    if config.fewshot.mode in ("probe", "contrastive"):
+        raise InputError(
+            f"--fewshot: expected auto or off for the {cluster.count} workers of {TF_CONFIG}, got {config.fewshot.mode}"
         )
     check_port_is_free(cluster)
     logger.info(f"worker {cluster.index} of {cluster.count} waits for the others")
@@ -164,8 +168,6 @@ def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedC
     """The settings of this worker: the chief worker decides whether to resume, and alone writes shared files."""
     if coordinator.count == 1:
         return config
-    if config.fewshot.mode in ("probe", "contrastive"):
-        raise InputError(f"--fewshot: expected auto or off with several workers, got {config.fewshot.mode}")
     config = dataclasses.replace(
         config,
         resume=coordinator.broadcast("resume", lambda: config.resume),

@@ -32,6 +32,11 @@ def test_a_single_worker_trains_alone(monkeypatch):
         (config(["a:1", "b:2"], 5), [], "TF_CONFIG: expected the index of a worker from 0 to 1, got 5"),
         (
             config(["a:1", "b:2"]),
+            ["--fewshot=probe", "--encoder.pretrained=minilm"],
+            "--fewshot: expected auto or off for the 2 workers of TF_CONFIG, got probe",
+        ),
+        (
+            config(["a:1", "b:2"]),
             ["--strategy=mirrored"],
             "--strategy: expected auto for the 2 workers of TF_CONFIG, got mirrored",
         ),
