@@ -208,14 +208,14 @@ def test_explicit_validation_rows_are_used_for_calibration(few, tmp_path):
     without = call(fit, *SETTINGS, *few[0], *flags[2:], "--out", tmp_path / "without")
     other = json.loads((tmp_path / "without" / "metrics.json").read_text("utf-8"))
     assert without.status == 0
-    assert metrics["calibration"]["temperature"] == pytest.approx(
-        other["calibration"]["temperature"], rel=0.1
+    assert metrics["calibration"]["temperatures"] == pytest.approx(
+        other["calibration"]["temperatures"], rel=0.1
     )
     more = write_csv(tmp_path / "more.csv", news_rows(120, 7))
     enough = call(fit, *SETTINGS, *few[0], *flags, "--data.validation", more, "--out", tmp_path / "enough")
     own = json.loads((tmp_path / "enough" / "metrics.json").read_text("utf-8"))
     assert enough.status == 0
-    assert own["calibration"]["temperature"] != metrics["calibration"]["temperature"]
+    assert own["calibration"]["temperatures"] != metrics["calibration"]["temperatures"]
     assert Bundle.load(tmp_path / "run").model.compute_dtype == "float32"
 
 
