@@ -140,7 +140,9 @@ def test_held_out_labels_decide_no_pseudo_label():
         trainer.source, trainer.vectors = None, lambda source: vectors
         rows = []
         trainer.stage = SimpleNamespace(
-            num_steps=lambda rows, passes: 1, train=lambda chosen, *_: rows.extend(chosen) or [0.5]
+            num_steps=lambda rows, passes: 1,
+            rate_factor=lambda rows, passes: 1.0,
+            train=lambda chosen, *_: rows.extend(chosen) or [0.5],
         )
         bar = SimpleNamespace(set_postfix=lambda **_: None, update=lambda: None)
         trainer.train_encoder("pseudo-labels", np.arange(4), bar)
