@@ -25,7 +25,7 @@ from kmha.input_files import bounded_lines, open_input
 from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
-from training.io.examples import FormatFlags
+from training.io.examples import Columns, FormatFlags
 from training.io.prediction_table import add_prediction, check_output, read_records, write_records
 from training.io.tables import TEXT
 from training.tasks.match.rows import TEXT_A, TEXT_B
@@ -162,8 +162,7 @@ def _columns(config: PredictConfig, manifest: dict[str, Any]) -> list[str]:
 
 def saved_columns(manifest: dict[str, Any]) -> list[str]:
     """The columns of texts in the training data of a run, or their default names."""
-    saved = manifest.get("columns")
-    saved = saved if isinstance(saved, dict) else {}
+    saved = Columns.saved_names(manifest)
     text, text_b = (TEXT_A, TEXT_B) if manifest["task"] == MATCH else (TEXT, "")
     return list(filter(None, (saved.get("text") or text, saved.get("text_b") or text_b)))
 

@@ -52,8 +52,7 @@ def _suggest(config: SuggestConfig) -> int:
         raise InputError(f"{config.run}: expected a classifier, got {MODEL_NAMES[manifest['task']]}")
     from training.data.sources import read_unlabeled, unseen, without_copies
 
-    saved = manifest.get("columns")
-    saved = saved if isinstance(saved, dict) else {}
+    saved = Columns.saved_names(manifest)
     columns = Columns(saved.get("text") or "text", saved.get("label") or "label")
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         pool = read_unlabeled(config.texts, CLASSIFY, columns, Path(scratch) / "pool", config.form)

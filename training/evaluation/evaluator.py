@@ -205,11 +205,7 @@ def resolve_task(
 
 def _trained_columns(bundle: Bundle) -> Columns:
     """The columns of the training rows, as far as the bundle has them."""
-    saved = bundle.details.get("columns")
-    names = {field.name for field in dataclasses.fields(Columns)}
-    pairs = saved.items() if isinstance(saved, dict) else ()
-    found = {key: name for key, name in pairs if key in names and isinstance(name, str)}
-    return Columns(**{"text": "", **found})
+    return Columns(**{"text": "", **Columns.saved_names(bundle.details)})
 
 
 def top_predictions(

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -232,6 +232,13 @@ class Columns:
     def named(self) -> dict[str, str]:
         """The columns that are set, as JSON values."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value}
+
+    @classmethod
+    def saved_names(cls, details: Mapping[str, Any]) -> dict[str, str]:
+        """The `named` columns of a run, from its manifest or its details, as far as they are valid."""
+        saved, fields = details.get("columns"), {field.name for field in dataclasses.fields(cls)}
+        pairs = saved.items() if isinstance(saved, dict) else ()
+        return {key: name for key, name in pairs if key in fields and isinstance(name, str)}
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -193,10 +193,9 @@ def weigh(
     for ratio in RATIOS:
         logits = base + ratio * added
         predicted[ratio] = logits >= best_thresholds(targets, logits, default=0.0)
-    best = max(RATIOS, key=lambda ratio: f1(indicator_counts(targets, predicted[ratio])).mean())
-    ratio = best
+    ratio = max(RATIOS, key=lambda ratio: f1(indicator_counts(targets, predicted[ratio])).mean())
     if few_rows:
-        ratio *= share_of_gain(*macro_f1_gain(targets, predicted[0.0], predicted[best]), len(targets))
+        ratio *= share_of_gain(*macro_f1_gain(targets, predicted[0.0], predicted[ratio]), len(targets))
     logits = base + ratio * added
     scale = minimize_scalar(lambda value: smoothed_loss(value * logits, targets), bounds=(0.01, 10.0)).x
     return float(scale), float(scale * ratio)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from training.baselines.pairs import LINEAR, fit_pair_baseline
+from training.data.split import random_folds
 from training.metrics.bootstrap import ResampledScores, single_label_resampled
 from training.metrics.classification import single_label_prediction_scores
 from training.metrics.pairs import (
@@ -119,11 +120,9 @@ def _cross_validated_scores(
     pairs: Pairs, target: Literal["binary", "graded"], seed: int
 ) -> dict[str, np.ndarray]:
     """The scores of each pair by baselines that were fitted without its query, float64 [R] each."""
-    _, groups = np.unique(pairs.targets[:, 1], return_inverse=True)
-    if not groups.any():
-        groups = np.arange(len(groups))
-    order = np.random.default_rng([seed, 29]).permutation(groups.max() + 1)
-    folds = (order % min(FOLDS, len(order)))[groups]
+    queries = pairs.targets[:, 1]
+    groups = np.arange(len(queries)) if (queries == queries[0]).all() else queries
+    folds = random_folds(groups, FOLDS, [seed, 29])
     result: dict[str, np.ndarray] = {}
     for fold in np.unique(folds):
         trained, held_out = (
