@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from export.onnx.__main__ import main as export_onnx
 from export.verify import main as verify
 from kmha.bundle.bundle import Bundle
 from tests.bundles import make_bundle
-from tests.command_runs import call, news_rows, write_csv
+from tests.command_runs import call, news_rows, saved_weights, write_csv
 from tests.pair_rows import paraphrase_rows, ranking_rows
 from training.evaluate import main as evaluate
+from training.fewshot import trainings
+from training.fewshot.contrastive import ContrastiveStage
 from training.fit import main as fit
 from training.heads import main as heads
 from training.io.tables import TableFormat, read_rows
+from training.job import train_and_evaluate
 from training.predict import main as predict
 from training.report import main as report
 from training.suggest import main as suggest
@@ -84,6 +88,57 @@ def test_the_same_settings_give_the_same_model(few, tmp_path):
     assert again.status == 0, again.err
     first, second = (Bundle.load(folder).model.get_weights() for folder in (run, tmp_path / "again"))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def stop_after(monkeypatch, count):
+    """SIGTERM after so many steps of the encoder; returns the losses of the steps."""
+    losses = []
+
+    def train(stage, *arguments):
+        for loss in trained(stage, *arguments):
+            losses.append(loss)
+            if len(losses) == count:
+                signal.raise_signal(signal.SIGTERM)
+            yield loss
+
+    trained = ContrastiveStage.train
+    monkeypatch.setattr(ContrastiveStage, "train", train)
+    return losses
+
+
+def interrupt(count, flags, resumed):
+    """Runs a fit and stops it after so many steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, count)
+        outcome = call(fit, *SETTINGS, *flags, *(["--resume"] if resumed else []))
+    assert outcome.status == 130, outcome.err
+    assert "stopped by SIGTERM; run the same command with --resume to continue" in outcome.err
+
+
+def test_an_interrupted_fit_continues_and_gives_the_same_model(few, tmp_path, monkeypatch):
+    flags = (*few[0], "--out", tmp_path / "run")
+    # Ten steps in each of three folds, and 22 on all rows: in a fold, after the folds, in the last training.
+    for number, count in enumerate((7, 23, 5)):
+        interrupt(count, flags, resumed=number > 0)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stop(*_):
+            signal.raise_signal(signal.SIGTERM)
+
+        patch.setattr(train_and_evaluate, "calibrate_on_validation", stop)
+        patch.setattr(trainings, "MIN_SECONDS", 0)
+        outcome = call(fit, *SETTINGS, *flags, "--resume")
+        assert outcome.status == 130 and "with --resume to continue" in outcome.err
+    losses = stop_after(monkeypatch, 1)
+    done = call(fit, *SETTINGS, *flags, "--resume")
+    assert done.status == 0, done.err
+    # An interruption during evaluation repeats no training.
+    assert not losses and sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    assert saved_weights(tmp_path / "run") == saved_weights(few[3])
+    choices = [
+        json.loads((run / "metrics.json").read_text("utf-8"))["fewshot"] for run in (tmp_path / "run", few[3])
+    ]
+    assert choices[0] == choices[1]
 
 
 def test_a_probe_leaves_the_encoder_as_it_was(few, checkpoint, tmp_path):
@@ -282,6 +337,19 @@ def test_texts_without_labels_are_a_candidate(few, texts, tmp_path):
         assert losses["pseudo-labels"] > losses[choice["stage"]]
     assert f"few labels: {choice['stage']}; loss in 3-fold" in outcome.err
     assert Bundle.load(tmp_path / "run").details["data"]["texts"]["name"] == str(texts)
+
+
+@pytest.mark.second
+def test_texts_that_have_joined_are_the_same_after_an_interruption(few, texts, tmp_path):
+    flags = (*few[0], "--fewshot.texts", texts, "--no-baseline", "--out")
+    unbroken = call(fit, *SETTINGS, *flags, tmp_path / "unbroken")
+    assert unbroken.status == 0, unbroken.err
+    # While texts have joined, before the next ones join, and later.
+    for number, count in enumerate((15, 15, 37)):
+        interrupt(count, (*flags, tmp_path / "run"), resumed=number > 0)
+    done = call(fit, *SETTINGS, *flags, tmp_path / "run", "--resume")
+    assert done.status == 0, done.err
+    assert saved_weights(tmp_path / "run") == saved_weights(tmp_path / "unbroken")
 
 
 @pytest.mark.second

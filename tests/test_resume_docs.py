@@ -49,4 +49,4 @@ def test_the_page_lists_the_changeable_settings_and_the_soak_cases():
     (named,) = re.findall(r"These settings may change, because .*?: (.*?)\. `--train\.epochs` may not", text)
     flags = {f"--{name.replace('_', '-')}" for name in CHANGEABLE_ON_RESUME}
     assert set(re.findall(r"`(--[\w.-]+)`", named)) == flags
-    assert (KILLS, len(KINDS)) == (20, 8) and "twenty random moments of eight kinds of training" in text
+    assert (KILLS, len(KINDS)) == (20, 9) and "twenty random moments of nine kinds of training" in text

@@ -15,7 +15,17 @@ logger = logging.getLogger("kmha")
 pytestmark = pytest.mark.soak
 
 KILLS = 20
-KINDS = ("classify", "accumulated", "float16", "tag", "match", "masked-lm", "distilled", "started")
+KINDS = (
+    "classify",
+    "accumulated",
+    "float16",
+    "tag",
+    "match",
+    "masked-lm",
+    "distilled",
+    "started",
+    "few-labels",
+)
 # The same seed gives the same delays; the state of the process at that time still varies.
 SEED = int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
 
@@ -38,13 +48,16 @@ def test_a_run_killed_at_a_random_moment_resumes_and_equals_its_reference(kinds,
         os.rename(tmp_path / "run", tmp_path / f"over-{share}")
     training_progress = progress(tmp_path)
     writing = any((tmp_path / "run.partial" / "checkpoint").glob("*.partial"))
-    batches = len(training_progress["history"]), training_progress["batch"]
+    if kind == "few-labels":
+        position = f"training {training_progress['training'] + 1}, step {training_progress['steps']}"
+    else:
+        position = f"epoch {len(training_progress['history']) + 1}, batch {training_progress['batch']}"
     last = fit.log().splitlines()[-1]
     log = kinds.finish(kind, tmp_path)
     assert "damaged" not in log
     logger.info(
         f"{number + 1} of {KILLS} equal, seed {SEED}: {kind}, {share * reference.seconds:.2f} s after its first"
-        f" checkpoint, resumed from epoch {batches[0] + 1}, batch {batches[1]}"
+        f" checkpoint, resumed from {position}"
         f"{', while a checkpoint was being written' if writing else ''}; it had said: {last[:40]!r} "
     )
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -90,3 +91,18 @@ def signal_handler(handler: Callable[[int, Any], Any] | signal.Handlers, *number
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in the list that it yields; a second signal raises KeyboardInterrupt."""
+    received: list[int] = []
+
+    def receive(number: int, frame: Any) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        print("\nstopping after this batch", file=sys.stderr)
+
+    with signal_handler(receive, signal.SIGINT, signal.SIGTERM):
+        yield received

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from kmha.errors import InputError
-from training.cli.exceptions import Interrupted, TrainingDiverged, signal_handler
+from training.cli.exceptions import Interrupted, TrainingDiverged, deferred_signals
 from training.config.config import BATCH_ROWS, TrainSection
 from training.data.inputs import Source
 from training.data.length_buckets import shares
@@ -241,7 +241,7 @@ class Loop:
         )
         self.model.stop_training = False
         self._saved, self._saved_steps = time.monotonic(), self.step.optimizer.steps_done
-        with _deferred_signals() as self._signals, expose_optimizer(self.model, self.step.optimizer):
+        with deferred_signals() as self._signals, expose_optimizer(self.model, self.step.optimizer):
             callbacks.on_train_begin()
             try:
                 while not self._is_over():
@@ -365,18 +365,3 @@ class Loop:
             # All workers wait for the checkpoint: a worker that exits early can abort the chief worker.
             self.coordinator.broadcast("saved", lambda: None)
             raise Interrupted(signal.Signals(signals[0]).name)
-
-
-@contextlib.contextmanager
-def _deferred_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in the list that it yields; a second signal raises KeyboardInterrupt."""
-    received: list[int] = []
-
-    def receive(number, frame):
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        print("\nstopping after this batch", file=sys.stderr)
-
-    with signal_handler(receive, signal.SIGINT, signal.SIGTERM):
-        yield received

@@ -57,7 +57,7 @@ class ContrastiveStage:
         self._initial = [variable.numpy() for variable in self._variables]
         self._steps, self._peak = (tf.Variable(tf.constant(1.0), trainable=False) for _ in range(2))
         self._optimizer = AdamW(self._variables, self._learning_rate, weight_decay=0.0)
-        self._step = TrainingStep(
+        self.step = TrainingStep(
             model,
             functools.partial(task.contrastive_losses, num_labels=model.num_labels),
             self._optimizer,
@@ -104,19 +104,21 @@ class ContrastiveStage:
         for variable, value in zip(self._variables, self._initial, strict=True):
             variable.assign(value)
 
-    def _restart(self, steps: int, rate_factor: float) -> None:
-        self.reset()
+    def _start(self, steps: int, rate_factor: float, done: int = 0) -> None:
         self._steps.assign(steps)
         self._peak.assign(LEARNING_RATE * self._batch_rows * rate_factor)
+        if done:
+            return
+        self.reset()
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
 
-    def train(self, rows: np.ndarray, steps: int, rate_factor: float = 1.0) -> Iterator[float]:
+    def train(self, rows: np.ndarray, steps: int, rate_factor: float = 1.0, done: int = 0) -> Iterator[float]:
         """Trains on some rows, int [R], from the initial weights; yields the loss of each step.
 
-        The learning rate is multiplied by `rate_factor`.
+        The learning rate is multiplied by `rate_factor`. If steps are done, the others follow from the present weights.
         """
-        self._restart(steps, rate_factor)
+        self._start(steps, rate_factor, done)
         random = np.random.default_rng([self._seed, 13])
         if not tf.config.list_logical_devices("GPU"):
             largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
@@ -124,13 +126,14 @@ class ContrastiveStage:
             check_memory(encoder_configs(self._model), weights, [largest], available_bytes())
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
-        for chosen in sample_batches(memberships, self._batch_rows, steps, random):
+        batches = sample_batches(memberships, self._batch_rows, steps, random)
+        for chosen in itertools.islice(batches, done, None):
             if self._parts > 1:
                 chosen = chosen[np.argsort(self._source.lengths[rows[chosen]], kind="stable")]
             batch = self._source.batch(self._source.batch_plan(rows[chosen]))
             # Labels are about equally frequent in a batch already; class weights would count rare ones twice.
             batch["weights"] = (batch["weights"] > 0).astype(np.float32)
-            sums = self._step(batch)
+            sums = self.step(batch)
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
             if not math.isfinite(loss):
                 raise TrainingDiverged(f"the contrastive loss is {loss}", "try --fewshot probe")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from kmha.errors import InputError
 from training.cli.exceptions import TrainingDiverged
@@ -27,6 +26,7 @@ from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
 from training.fewshot.contrastive import PASSES, ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
+from training.fewshot.trainings import Trainings
 from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path
 from training.linear.weighing import log_prior, weigh
@@ -132,15 +132,18 @@ class FewLabelTrainer:
         self.stage.reset()
         return self.vectors(self.source)
 
-    def cross_validate(self, names: Sequence[str], bar: Any) -> list[Candidate]:
+    def cross_validate(self, names: Sequence[str], trainings: Trainings) -> list[Candidate]:
         """Predicts each fold by models that are trained on the others; "pseudo-labels" must follow "contrastive"."""
         frozen = self._frozen_vectors() if PROBE in names else None
+        trainings.resume()
         shape = len(self._heads), len(self.targets), self.model.num_labels
         logits = {name: np.zeros(shape, np.float32) for name in names}
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             for name in names:
-                vectors = self.train_encoder(name, trained, bar, FOLD_PASSES) if name != PROBE else frozen
+                vectors = (
+                    self.train_encoder(name, trained, trainings, FOLD_PASSES) if name != PROBE else frozen
+                )
                 assert vectors is not None
                 for place, options in enumerate(self._heads):
                     head = self._head(vectors, trained, *options)
@@ -173,7 +176,9 @@ class FewLabelTrainer:
         kernel = matrix @ kernel
         return kernel, bias - mean @ kernel
 
-    def train_encoder(self, name: str, rows: np.ndarray, bar: Any, passes: int = PASSES) -> np.ndarray:
+    def train_encoder(
+        self, name: str, rows: np.ndarray, trainings: Trainings, passes: int = PASSES
+    ) -> np.ndarray:
         """Trains the encoder by the contrastive stage on some rows, int64 [R], from its initial weights.
 
         For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it labels the texts,
@@ -184,12 +189,16 @@ class FewLabelTrainer:
         """
         steps = self.stage.num_steps(len(rows), passes)
         rate_factor = self.stage.rate_factor(len(rows), passes)
-        if name == PSEUDO_LABELS:
-            rows = np.concatenate([rows, self._label_texts(rows)])
-        for loss in self.stage.train(rows, steps, rate_factor):
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            bar.update()
-        return self.vectors(self.source)
+
+        def train(done: int) -> Iterator[float]:
+            joined = rows
+            if name == PSEUDO_LABELS:
+                if not done:
+                    trainings.select(self._label_texts(rows))
+                joined = np.concatenate([rows, trainings.selected_texts()])
+            return self.stage.train(joined, steps, rate_factor, done)
+
+        return trainings.run(steps, train, lambda: self.vectors(self.source))
 
     def _label_texts(self, rows: np.ndarray) -> np.ndarray:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
@@ -202,15 +211,15 @@ class FewLabelTrainer:
         self.joined.targets[texts] = targets
         return texts
 
-    def train(self, candidate: Candidate, bar: Any) -> None:
+    def train(self, candidate: Candidate, trainings: Trainings) -> None:
         """Trains the model on all rows as the candidate was trained."""
         rows = np.arange(len(self.targets))
         if candidate.name == PROBE:
             vectors = self._frozen_vectors()
         else:
-            vectors = self.train_encoder(CONTRASTIVE, rows, bar)
+            vectors = self.train_encoder(CONTRASTIVE, rows, trainings)
             if candidate.name == PSEUDO_LABELS:
-                vectors = self.train_encoder(PSEUDO_LABELS, rows, bar)
+                vectors = self.train_encoder(PSEUDO_LABELS, rows, trainings)
         kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
@@ -281,7 +290,9 @@ def best_candidate(candidates: list[Candidate]) -> Candidate:
     return next((each for each in candidates if each.name == PSEUDO_LABELS and each.loss <= best.loss), best)
 
 
-def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate, dict[str, float]]:
+def train_best_candidate(
+    trainer: FewLabelTrainer, mode: str, context: RunContext
+) -> tuple[Candidate, dict[str, float]]:
     """Cross-validates the candidates of a mode ("auto", "probe" or "contrastive") and trains the best on all rows.
 
     Returns:
@@ -294,13 +305,15 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
         names.append(PSEUDO_LABELS)
     trained = [int((trainer.folds != fold).sum()) for fold in range(trainer.num_folds)]
     steps = [trainer.stage.num_steps(rows, FOLD_PASSES) for rows in trained]
-    total = len(set(names) - {PROBE}) * (sum(steps) + trainer.stage.num_steps(len(trainer.folds)))
-    # None: on a terminal only.
-    disabled = None if logger.isEnabledFor(logging.INFO) else True
-    with tqdm(total=total, desc="contrastive", unit="step", disable=disabled) as bar:
-        candidates = trainer.cross_validate(names, bar)
+    steps.append(trainer.stage.num_steps(len(trainer.folds)))
+    trained_names = len(set(names) - {PROBE})
+    shape = trained_names * len(steps), len(trainer.folds), trainer.model.head.kernel.shape[0]
+    total = trained_names * sum(steps)
+    trainings = Trainings(trainer.stage, trainer.model, shape, total, trainer.joined, context)
+    with trainings.recorded():
+        candidates = trainer.cross_validate(names, trainings)
         best = best_candidate(candidates)
-        trainer.train(best, bar)
+        trainer.train(best, trainings)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
     logger.info(f"few labels: {best.name}; loss in {trainer.num_folds}-fold cross-validation: {shown}")
     return best, {each.name: round(each.loss, 4) for each in candidates}
@@ -384,7 +397,7 @@ def train_few_labels(
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
     with graphs_as_traced():
-        best, losses = train_best_candidate(trainer, config.fewshot.mode)
+        best, losses = train_best_candidate(trainer, config.fewshot.mode, context)
     logits = best.logits
     if config.encoder.linear and config.task == "classify":
         model, logits = add_linear_path(trainer, best.logits, inputs.preprocessor, labels, config.train.seed)

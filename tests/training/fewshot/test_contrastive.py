@@ -88,7 +88,7 @@ def test_number_of_batches(labels, rows, steps):
 def test_long_texts_make_more_and_smaller_batches():
     stage, _ = _stage([10, 2_048])
     assert (stage._batch_rows, stage.num_steps(64)) == (4, 20 * 64 // 4)
-    stage._restart(10, 1.0)
+    stage._start(10, 1.0)
     assert float(stage._peak) == pytest.approx(contrastive.LEARNING_RATE * 4)
 
 
@@ -108,7 +108,7 @@ def test_class_weights_do_not_weigh_the_contrastive_loss():
         weights.append(batch["weights"])
         return {"loss": 1.0, "weight": 1.0}
 
-    stage._step = step  # pyright: ignore
+    stage.step = step  # pyright: ignore
     assert list(stage.train(np.arange(40), 3)) == [1.0] * 3
     assert [each.tolist() for each in weights] == [[1.0] * 16] * 3
 
@@ -118,7 +118,7 @@ def test_half_the_passes_have_half_the_batches_at_twice_the_learning_rate():
     assert stage.num_steps(128, PASSES // 2) == stage.num_steps(128) // 2
     rates = []
     for factor in (1.0, 2.0):
-        stage._restart(80, factor)
+        stage._start(80, factor)
         rates.append([float(stage._learning_rate(tf.constant(step))) for step in (0, 7, 40, 79)])
     np.testing.assert_allclose(rates[1], 2 * np.array(rates[0]), rtol=1e-6)
     assert max(rates[0]) == rates[0][1] > rates[0][2] > rates[0][3] > 0

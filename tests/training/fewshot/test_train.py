@@ -144,8 +144,11 @@ def test_held_out_labels_decide_no_pseudo_label():
             rate_factor=lambda rows, passes: 1.0,
             train=lambda chosen, *_: rows.extend(chosen) or [0.5],
         )
-        bar = SimpleNamespace(set_postfix=lambda **_: None, update=lambda: None)
-        trainer.train_encoder("pseudo-labels", np.arange(4), bar)
+        selected = []
+        trainings = SimpleNamespace(
+            run=lambda steps, train, encode: train(0), select=selected.extend, selected_texts=lambda: selected
+        )
+        trainer.train_encoder("pseudo-labels", np.arange(4), trainings)
         return rows, trainer.joined.targets[rows].tolist()
 
     # Of the texts 5, 6 and 7, the confident half joins the rows of the other folds.

@@ -1,0 +1,163 @@
+"""The trainings of the encoder in a fit with few labels: progress bar, signals and checkpoints."""
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from kmha.errors import InputError
+from training.cli.exceptions import Interrupted, deferred_signals
+from training.data.inputs import Source
+from training.fewshot.contrastive import ContrastiveStage
+from training.runs.checkpoint_folder import check_disk_space
+from training.runs.checkpoint_io import read_checkpoint, state_size, write_checkpoint
+from training.runs.run_folder import CHECKPOINT, RunContext
+
+logger = logging.getLogger("kmha")
+
+# If the trainings take so many seconds, there is a checkpoint at their end, so that an interruption during evaluation
+# repeats no training. Writing it takes about a second.
+MIN_SECONDS = 60
+
+
+class TrainingState(tf.Module):
+    """The variables of a checkpoint.
+
+    It has the vectors of the finished trainings, weights and optimizer of the current one, and the texts without labels
+    that have joined it, with their targets. The names of the attributes are part of the checkpoint format.
+    """
+
+    def __init__(
+        self, stage: ContrastiveStage, model: Any, shape: tuple[int, int, int], joined: Source | None
+    ):
+        super().__init__(name="few_labels")
+        self.model_variables = [variable.value for variable in model.variables]
+        self.optimizer, self.loss_scale = stage.step.optimizer, stage.step.loss_scale
+        self.vectors = tf.Variable(tf.zeros(shape), trainable=False)
+        if joined is not None:
+            self.targets = tf.Variable(joined.targets, trainable=False)
+            self.selected = tf.Variable(tf.zeros(len(joined.targets), tf.bool), trainable=False)
+
+
+class Trainings:
+    """The trainings, one after the other.
+
+    Args:
+        stage: The contrastive stage.
+        model: Its model.
+        shape: The number of trainings, at most; labeled rows; numbers of a vector.
+        steps: Of all trainings.
+        joined: The labeled rows followed by texts without labels, if there are any.
+        context: Has the folder and the settings of checkpoints.
+    """
+
+    def __init__(
+        self,
+        stage: ContrastiveStage,
+        model: Any,
+        shape: tuple[int, int, int],
+        steps: int,
+        joined: Source | None,
+        context: RunContext,
+    ):
+        self._state = TrainingState(stage, model, shape, joined)
+        self._joined = joined
+        self._settings, self._resumes = context.config.train, context.config.resume
+        self._folder = context.folder / CHECKPOINT
+        self._total = steps
+        # The next training, the current one, and the steps of the current one.
+        self._next = self._current = self._done = 0
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Inside the block there is a progress bar, and SIGINT and SIGTERM end a training after its next step.
+
+        Raises Interrupted after such a signal, with a checkpoint on disk.
+        """
+        if not self._total:
+            yield
+            return
+        check_disk_space(self._folder, state_size(self._state), self._settings.checkpoints_kept)
+        started = self._saved = time.monotonic()
+        # None: on a terminal only.
+        disabled = None if logger.isEnabledFor(logging.INFO) else True
+        with (
+            deferred_signals() as self._signals,
+            tqdm(total=self._total, desc="contrastive", unit="step", disable=disabled) as self._bar,
+        ):
+            yield
+            if self._signals or time.monotonic() - started >= MIN_SECONDS:
+                self._save()
+
+    def resume(self) -> None:
+        """Continues from the last checkpoint with --resume; call it when nothing else will change the weights.
+
+        Raises InputError if there is no checkpoint of this model.
+        """
+        if not self._resumes or not self._total:
+            return
+        progress = read_checkpoint(self._folder, self._state)
+        try:
+            self._current, self._done = int(progress["training"]), int(progress["steps"])
+        except (LookupError, TypeError, ValueError):
+            raise InputError("--resume: expected a checkpoint of few labels, got another one") from None
+        if self._joined is not None:
+            self._joined.targets[:] = self._state.targets.numpy()
+
+    def run(
+        self, steps: int, train: Callable[[int], Iterator[float]], encode: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        """Runs the next training, unless it was finished before the interruption.
+
+        Args:
+            steps: Of the training.
+            train: From the number of steps that are done to the losses of the others.
+            encode: Makes the vectors of the labeled rows after the training, float32 [R, D].
+
+        Returns:
+            These vectors.
+        """
+        number, self._next = self._next, self._next + 1
+        if number < self._current:
+            self._bar.update(steps)
+            return self._state.vectors[number].numpy()
+        if number > self._current:
+            self._current, self._done = number, 0
+        self._bar.update(self._done)
+        for loss in train(self._done):
+            self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            self._bar.update()
+            self._done += 1
+            if self._signals or self._is_due():
+                self._save()
+        vectors = encode()
+        self._state.vectors[number].assign(vectors)
+        return vectors
+
+    def select(self, texts: np.ndarray) -> None:
+        """Records the texts that have joined the labeled rows of the current training, int64, and all targets."""
+        assert self._joined is not None
+        self._state.selected.assign(np.isin(np.arange(len(self._joined.targets)), texts))
+        self._state.targets.assign(self._joined.targets)
+
+    def selected_texts(self) -> np.ndarray:
+        """The texts that were recorded last, int64."""
+        return np.flatnonzero(self._state.selected.numpy())
+
+    def _is_due(self) -> bool:
+        minutes, interval = (time.monotonic() - self._saved) / 60, self._settings.checkpoint_steps
+        return minutes >= self._settings.checkpoint_minutes or (interval > 0 and self._done % interval == 0)
+
+    def _save(self) -> None:
+        """Writes a checkpoint; raises Interrupted after a signal."""
+        progress = {"training": self._current, "steps": self._done}
+        write_checkpoint(self._folder, self._state, progress, self._settings.checkpoints_kept)
+        self._saved = time.monotonic()
+        if self._signals:
+            raise Interrupted(signal.Signals(self._signals[0]).name)
