@@ -16,6 +16,7 @@ from tests.bundles import make_bundle
 from tests.command_runs import call, news_rows, saved_weights, write_csv
 from tests.pair_rows import paraphrase_rows, ranking_rows
 from training.evaluate import main as evaluate
+from training.fewshot import train as few_label_training
 from training.fewshot import trainings
 from training.fewshot.contrastive import ContrastiveStage
 from training.fit import main as fit
@@ -115,30 +116,47 @@ def interrupt(count, flags, resumed):
     assert "stopped by SIGTERM; run the same command with --resume to continue" in outcome.err
 
 
-def test_an_interrupted_fit_continues_and_gives_the_same_model(few, tmp_path, monkeypatch):
-    flags = (*few[0], "--out", tmp_path / "run")
-    # Ten steps in each of three folds, and 22 on all rows: in a fold, after the folds, in the last training.
-    for number, count in enumerate((7, 23, 5)):
-        interrupt(count, flags, resumed=number > 0)
+def interrupt_evaluation(flags, resumed=False):
+    """Runs a fit and stops it after its trainings."""
+
+    def stop(*_):
+        signal.raise_signal(signal.SIGTERM)
+
     with pytest.MonkeyPatch.context() as patch:
-
-        def stop(*_):
-            signal.raise_signal(signal.SIGTERM)
-
         patch.setattr(train_and_evaluate, "calibrate_on_validation", stop)
         patch.setattr(trainings, "MIN_SECONDS", 0)
-        outcome = call(fit, *SETTINGS, *flags, "--resume")
-        assert outcome.status == 130 and "with --resume to continue" in outcome.err
+        outcome = call(fit, *SETTINGS, *flags, *(["--resume"] if resumed else []))
+    assert outcome.status == 130 and "with --resume to continue" in outcome.err, outcome.err
+
+
+def choice_of(run):
+    return json.loads((run / "metrics.json").read_text("utf-8"))["fewshot"]
+
+
+def test_an_interrupted_fit_continues_and_gives_the_same_model(few, tmp_path, monkeypatch):
+    flags = (*few[0], "--out", tmp_path / "run")
+    # Ten steps in each of three folds, and 22 on all rows: in the first training and in the last one.
+    for number, count in enumerate((7, 30)):
+        interrupt(count, flags, resumed=number > 0)
+    interrupt_evaluation(flags, resumed=True)
     losses = stop_after(monkeypatch, 1)
     done = call(fit, *SETTINGS, *flags, "--resume")
     assert done.status == 0, done.err
     # An interruption during evaluation repeats no training.
     assert not losses and sorted(path.name for path in tmp_path.iterdir()) == ["run"]
     assert saved_weights(tmp_path / "run") == saved_weights(few[3])
-    choices = [
-        json.loads((run / "metrics.json").read_text("utf-8"))["fewshot"] for run in (tmp_path / "run", few[3])
-    ]
-    assert choices[0] == choices[1]
+    assert choice_of(tmp_path / "run") == choice_of(few[3])
+
+
+@pytest.mark.second
+def test_the_last_fold_is_the_same_after_an_interruption_if_the_probe_is_chosen(few, tmp_path, monkeypatch):
+    monkeypatch.setattr(few_label_training, "best_candidate", lambda candidates: candidates[0])
+    flags = (*few[0], "--no-baseline", "--out", tmp_path / "run")
+    interrupt_evaluation(flags)
+    done = call(fit, *SETTINGS, *flags, "--resume")
+    assert done.status == 0, done.err
+    choice = choice_of(tmp_path / "run")
+    assert choice["stage"] == "probe" and choice["losses"] == choice_of(few[3])["losses"]
 
 
 def test_a_probe_leaves_the_encoder_as_it_was(few, checkpoint, tmp_path):

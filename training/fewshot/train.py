@@ -116,26 +116,27 @@ class FewLabelTrainer:
         pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
         self._pooled = trace_once(lambda features: run_sharded(pooled, features))
 
-    def vectors(self, source: Source) -> np.ndarray:
+    def vectors(self, source: Source, trainings: Trainings | None = None) -> np.ndarray:
         """The head's input for all rows of a source, float32 [R, D]."""
         result = np.zeros((len(source.rows), self.model.head.kernel.shape[0]), np.float32)
         plans = source.plans(self.lengths, BATCH_TOKENS, MAX_ROWS, rng=None)
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             result[plan.rows] = self._pooled(batch["features"]).numpy()[: len(plan.rows)]
+            if trainings is not None:
+                trainings.stop_if_signaled()
         if not np.isfinite(result).all():
             raise TrainingDiverged(
                 "the vectors of the texts are not finite", "try another --encoder.pretrained"
             )
         return result
 
-    def _frozen_vectors(self) -> np.ndarray:
-        self.stage.reset()
-        return self.vectors(self.source)
+    def cross_validate(
+        self, names: Sequence[str], frozen: np.ndarray | None, trainings: Trainings
+    ) -> list[Candidate]:
+        """Predicts each fold by models that are trained on the others; "pseudo-labels" must follow "contrastive".
 
-    def cross_validate(self, names: Sequence[str], trainings: Trainings) -> list[Candidate]:
-        """Predicts each fold by models that are trained on the others; "pseudo-labels" must follow "contrastive"."""
-        frozen = self._frozen_vectors() if PROBE in names else None
-        trainings.resume()
+        The vectors of the frozen encoder, float32 [R, D], are those of "probe".
+        """
         shape = len(self._heads), len(self.targets), self.model.num_labels
         logits = {name: np.zeros(shape, np.float32) for name in names}
         for fold in range(self.num_folds):
@@ -194,16 +195,16 @@ class FewLabelTrainer:
             joined = rows
             if name == PSEUDO_LABELS:
                 if not done:
-                    trainings.select(self._label_texts(rows))
+                    trainings.select(self._label_texts(rows, trainings))
                 joined = np.concatenate([rows, trainings.selected_texts()])
             return self.stage.train(joined, steps, rate_factor, done)
 
-        return trainings.run(steps, train, lambda: self.vectors(self.source))
+        return trainings.run(steps, train, lambda: self.vectors(self.source, trainings))
 
-    def _label_texts(self, rows: np.ndarray) -> np.ndarray:
+    def _label_texts(self, rows: np.ndarray, trainings: Trainings) -> np.ndarray:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
         assert self.joined is not None
-        vectors = self.vectors(self.joined)
+        vectors = self.vectors(self.joined, trainings)
         # A fixed strength, so that no fold's own labels decide it.
         logits = apply_head(vectors, self._head(vectors, rows, 0, LIKELY_STRENGTH))
         texts, targets = pseudo_labels(logits[len(self.targets) :], self.targets.ndim == 2)
@@ -211,15 +212,15 @@ class FewLabelTrainer:
         self.joined.targets[texts] = targets
         return texts
 
-    def train(self, candidate: Candidate, trainings: Trainings) -> None:
-        """Trains the model on all rows as the candidate was trained."""
+    def train_on_all_rows(self, name: str, trainings: Trainings) -> np.ndarray:
+        """Trains the encoder as for "contrastive" or "pseudo-labels" on all rows; returns their vectors, float32."""
         rows = np.arange(len(self.targets))
-        if candidate.name == PROBE:
-            vectors = self._frozen_vectors()
-        else:
-            vectors = self.train_encoder(CONTRASTIVE, rows, trainings)
-            if candidate.name == PSEUDO_LABELS:
-                vectors = self.train_encoder(PSEUDO_LABELS, rows, trainings)
+        vectors = self.train_encoder(CONTRASTIVE, rows, trainings)
+        return self.train_encoder(PSEUDO_LABELS, rows, trainings) if name == PSEUDO_LABELS else vectors
+
+    def assign_head(self, candidate: Candidate, vectors: np.ndarray) -> None:
+        """Fits the head to the vectors of all rows, float32 [R, D], and assigns it to the model."""
+        rows = np.arange(len(self.targets))
         kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
@@ -310,10 +311,18 @@ def train_best_candidate(
     shape = trained_names * len(steps), len(trainer.folds), trainer.model.head.kernel.shape[0]
     total = trained_names * sum(steps)
     trainings = Trainings(trainer.stage, trainer.model, shape, total, trainer.joined, context)
+    frozen = trainer.vectors(trainer.source) if PROBE in names else None
+    vectors = frozen
     with trainings.recorded():
-        candidates = trainer.cross_validate(names, trainings)
+        candidates = trainer.cross_validate(names, frozen, trainings)
         best = best_candidate(candidates)
-        trainer.train(best, trainings)
+        if best.name != PROBE:
+            vectors = trainer.train_on_all_rows(best.name, trainings)
+    if best.name == PROBE:
+        # Only here: a checkpoint has the weights of a training.
+        trainer.stage.reset()
+    assert vectors is not None
+    trainer.assign_head(best, vectors)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
     logger.info(f"few labels: {best.name}; loss in {trainer.num_folds}-fold cross-validation: {shown}")
     return best, {each.name: round(each.loss, 4) for each in candidates}

@@ -41,7 +41,7 @@ class TrainingState(tf.Module):
         self.optimizer, self.loss_scale = stage.step.optimizer, stage.step.loss_scale
         self.vectors = tf.Variable(tf.zeros(shape), trainable=False)
         if joined is not None:
-            self.targets = tf.Variable(joined.targets, trainable=False)
+            self.targets = tf.Variable(tf.constant(joined.targets), trainable=False)
             self.selected = tf.Variable(tf.zeros(len(joined.targets), tf.bool), trainable=False)
 
 
@@ -73,12 +73,17 @@ class Trainings:
         self._total = steps
         # The next training, the current one, and the steps of the current one.
         self._next = self._current = self._done = 0
+        self._signals: list[int] = []
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Inside the block there is a progress bar, and SIGINT and SIGTERM end a training after its next step.
+        """Inside the block there is a progress bar, and SIGINT and SIGTERM end the fit after the next step or batch.
 
-        Raises Interrupted after such a signal, with a checkpoint on disk.
+        With --resume, it continues from the last checkpoint. The block changes the weights by `run` only.
+
+        Raises:
+            Interrupted: After such a signal, with a checkpoint on disk.
+            InputError: No checkpoint of this model to resume from, or too little free disk.
         """
         if not self._total:
             yield
@@ -91,24 +96,12 @@ class Trainings:
             deferred_signals() as self._signals,
             tqdm(total=self._total, desc="contrastive", unit="step", disable=disabled) as self._bar,
         ):
+            if self._resumes:
+                self._resume()
             yield
-            if self._signals or time.monotonic() - started >= MIN_SECONDS:
+            self.stop_if_signaled()
+            if time.monotonic() - started >= MIN_SECONDS:
                 self._save()
-
-    def resume(self) -> None:
-        """Continues from the last checkpoint with --resume; call it when nothing else will change the weights.
-
-        Raises InputError if there is no checkpoint of this model.
-        """
-        if not self._resumes or not self._total:
-            return
-        progress = read_checkpoint(self._folder, self._state)
-        try:
-            self._current, self._done = int(progress["training"]), int(progress["steps"])
-        except (LookupError, TypeError, ValueError):
-            raise InputError("--resume: expected a checkpoint of few labels, got another one") from None
-        if self._joined is not None:
-            self._joined.targets[:] = self._state.targets.numpy()
 
     def run(
         self, steps: int, train: Callable[[int], Iterator[float]], encode: Callable[[], np.ndarray]
@@ -134,11 +127,18 @@ class Trainings:
             self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             self._bar.update()
             self._done += 1
-            if self._signals or self._is_due():
+            if self._is_due():
                 self._save()
+            self.stop_if_signaled()
         vectors = encode()
         self._state.vectors[number].assign(vectors)
         return vectors
+
+    def stop_if_signaled(self) -> None:
+        """Raises Interrupted after SIGINT or SIGTERM, with a checkpoint on disk."""
+        if self._signals:
+            self._save()
+            raise Interrupted(signal.Signals(self._signals[0]).name)
 
     def select(self, texts: np.ndarray) -> None:
         """Records the texts that have joined the labeled rows of the current training, int64, and all targets."""
@@ -154,10 +154,16 @@ class Trainings:
         minutes, interval = (time.monotonic() - self._saved) / 60, self._settings.checkpoint_steps
         return minutes >= self._settings.checkpoint_minutes or (interval > 0 and self._done % interval == 0)
 
+    def _resume(self) -> None:
+        progress = read_checkpoint(self._folder, self._state)
+        try:
+            self._current, self._done = int(progress["training"]), int(progress["steps"])
+        except (LookupError, TypeError, ValueError):
+            raise InputError("--resume: expected a checkpoint of few labels, got another one") from None
+        if self._joined is not None:
+            self._joined.targets[:] = self._state.targets.numpy()
+
     def _save(self) -> None:
-        """Writes a checkpoint; raises Interrupted after a signal."""
         progress = {"training": self._current, "steps": self._done}
         write_checkpoint(self._folder, self._state, progress, self._settings.checkpoints_kept)
         self._saved = time.monotonic()
-        if self._signals:
-            raise Interrupted(signal.Signals(self._signals[0]).name)

@@ -137,7 +137,7 @@ def test_held_out_labels_decide_no_pseudo_label():
         trainer.targets = np.array([0, 0, 1, 1, held_out_label], np.int32)
         trainer.weights = np.ones(5, np.float32)
         trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, np.zeros(3, np.int32)]))
-        trainer.source, trainer.vectors = None, lambda source: vectors
+        trainer.source, trainer.vectors = None, lambda *_: vectors
         rows = []
         trainer.stage = SimpleNamespace(
             num_steps=lambda rows, passes: 1,
