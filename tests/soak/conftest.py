@@ -85,9 +85,10 @@ class Kinds:
                 "--distill.hidden-states=0.5",
             ],
             "started": [*news, "--finetune.head-fraction=0.2", "--finetune.unfreeze-fraction=0.3"],
-            "few-labels": [*news, f"--fewshot.texts={folder / 'texts.txt'}", "--train.buckets=1"],
+            "few-labels": [*news, f"--fewshot.texts={folder / 'texts.txt'}"],
         }
-        flags = [*kinds[kind], *([] if kind == "few-labels" else [*small, *LONG]), *OFTEN]
+        more = ["--text.max-length=16", "--train.buckets=1"] if kind == "few-labels" else [*small, *LONG]
+        flags = [*kinds[kind], *more, *OFTEN]
         if kind == "distilled":
             self.of("classify")
             flags += [

@@ -343,20 +343,29 @@ def fit_linear_path(
     def candidates(orders: tuple[int, ...]) -> Attempt:
         return attempt(known_ngrams(rows.flat, rows.lengths, orders, len(tokens), CANDIDATES, min_texts))
 
-    def ranked(tried: Attempt) -> tuple[float, np.ndarray]:
-        """The loss, and the importance of each n-gram."""
+    def ranked(tried: Attempt) -> tuple[float, np.ndarray, list[np.ndarray]]:
+        """The loss, and the importance of each n-gram to all training rows and to those of each split."""
         # Without scales: the most important n-grams are then spread more evenly over many labels.
+        by_split = []
         if isinstance(tried.held_out, list):
-            margins = out_of_fold_margins(tried.held_out, 1.0, seed, is_scaled=False)
+            margins, by_split = out_of_fold(tried.held_out, 1.0, seed, is_scaled=False)
             importance = tried.problem.importance(seed)
         else:
             margins, importance = tried.problem.margins(tried.held_out, 1.0, seed, is_scaled=False)
-        return fit_scale(margins, checked.targets)[1], importance
+        return fit_scale(margins, checked.targets)[1], importance, by_split
+
+    def own_split(ngrams: Ngrams, importance: np.ndarray, number: int) -> Split:
+        """A split with the n-grams that are most important to its training rows."""
+        columns = np.sort(np.argsort(-importance, kind="stable")[:most])
+        own = dataclasses.replace(ngrams, keys=ngrams.keys[columns], idf=ngrams.idf[columns])
+        problem = Problem.of(own.with_subwords(tokens), rows, outputs)
+        assert folds is not None
+        return list(problem.splits(folds))[number]
 
     def fitted(tried: Attempt, penalty: float) -> tuple[float, LinearPath]:
         kernel, bias = tried.problem.fit(penalty, seed)
         if isinstance(tried.held_out, list):
-            margins = out_of_fold_margins(tried.held_out, penalty, seed)
+            margins, _ = out_of_fold(tried.held_out, penalty, seed)
         else:
             margins = tried.held_out @ kernel + bias
         (scale, shift), loss = fit_scale(margins, checked.targets)
@@ -381,13 +390,18 @@ def fit_linear_path(
         inputs = list(pool.map(candidates, ORDERS[1:2] if few else ORDERS))
     # One after the other: liblinear has one random generator for all threads.
     ranks = [ranked(each) for each in inputs]
-    best = int(np.argmin([loss for loss, _ in ranks]))
-    chosen = in_small_tables(inputs[best].ngrams, ranks[best][1], most)
+    best = int(np.argmin([loss for loss, *_ in ranks]))
+    frequent, (_, importance, by_split) = inputs[best].ngrams, ranks[best]
+    del inputs, ranks
+    chosen = in_small_tables(frequent, importance, most)
     if has_few_texts and len(chosen.keys):
         # Most words of new texts are other words.
         chosen = chosen.with_unseen(tokens, rows.flat, most)
-    del inputs, ranks
     known = attempt(chosen.with_subwords(tokens))
+    if by_split and len(frequent.keys) > most:
+        # The labels of a fold must not decide which n-grams predict them.
+        splits = [own_split(frequent, each, number) for number, each in enumerate(by_split)]
+        known = known._replace(held_out=splits)
     if not len(known.ngrams.keys):
         return None
     found = [fitted(known, each) for each in (PENALTIES[:1] if few else PENALTIES)]
@@ -419,7 +433,7 @@ def out_of_fold_logits(
     problem = path.problem(Tokens.of(train, sampled))
     group = sampled if groups is None else groups[sampled]
     folds = random_folds(group, FOLDS, [seed, 23])
-    margins = out_of_fold_margins(problem.splits(folds), path.penalty, seed)
+    margins, _ = out_of_fold(problem.splits(folds), path.penalty, seed)
     (scale, shift), _ = fit_scale(margins, problem.targets)
     if len(sampled) == len(train.rows):
         return (margins * scale + shift).astype(np.float32)
@@ -431,15 +445,20 @@ def out_of_fold_logits(
     return result
 
 
-def out_of_fold_margins(
+def out_of_fold(
     splits: Iterable[Split], penalty: float, seed: int, is_scaled: bool = True
-) -> np.ndarray:
-    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.machines`."""
-    rows, found = [], []
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.machines`.
+
+    And the importance of each feature to each of these fits, float64 [F].
+    """
+    rows, margins, importance = [], [], []
     for split in splits:
+        found, each = split.others.margins(split.features, penalty, seed, is_scaled)
         rows.append(split.rows)
-        found.append(split.others.margins(split.features, penalty, seed, is_scaled)[0])
-    return np.concatenate(found)[np.argsort(np.concatenate(rows))]
+        margins.append(found)
+        importance.append(each)
+    return np.concatenate(margins)[np.argsort(np.concatenate(rows))], importance
 
 
 def is_certainly_better(found: np.ndarray, before: np.ndarray, targets: np.ndarray) -> bool:

@@ -19,8 +19,8 @@ from training.linear.fit import (
     feature_scales,
     fit_linear_path,
     is_certainly_better,
+    out_of_fold,
     out_of_fold_logits,
-    out_of_fold_margins,
     sample_rows,
 )
 from training.linear.ngrams import known_ngrams
@@ -296,13 +296,24 @@ def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
     path = _fitted(source, folds, LABELS, V, seed=0)
 
     def margins() -> np.ndarray:
-        return out_of_fold_margins(path.problem(Tokens.of(source)).splits(folds), path.penalty, seed=0)
+        return out_of_fold(path.problem(Tokens.of(source)).splits(folds), path.penalty, seed=0)[0]
 
     before = margins()
     source.targets = np.where((folds == 1)[:, None] if several else folds == 1, 0, source.targets)
     after = margins()
     np.testing.assert_array_equal(after[folds == 1], before[folds == 1])
     assert not np.allclose(after[folds == 0], before[folds == 0], atol=1e-3)
+
+
+def test_the_rows_of_a_fold_do_not_choose_the_ngrams_that_predict_them(monkeypatch):
+    monkeypatch.setattr(fit_module, "most_ngrams", lambda *_: 200)
+    random = np.random.default_rng(0)
+    tokens = random.integers(4, 2_000, (600, 30)).astype(np.int32)
+    # Random labels, which no token predicts.
+    source = _of_tokens(tokens, random.integers(0, 2, 600).astype(np.int32))
+    path = _fitted(source, np.arange(600) % 3, 2, 2_000, seed=0)
+    assert len(path.ngrams.keys) == 200
+    assert (path.validation_logits.argmax(axis=1) == source.targets).mean() < 0.58
 
 
 def test_logits_of_validation_rows_are_saved():
