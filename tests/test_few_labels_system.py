@@ -25,6 +25,7 @@ from training.io.tables import TableFormat, read_rows
 from training.job import train_and_evaluate
 from training.predict import main as predict
 from training.report import main as report
+from training.runs.checkpoint_io import write_checkpoint
 from training.suggest import main as suggest
 
 SETTINGS = ["--text.max-length=12", "--train.buckets=1", "--no-report"]
@@ -149,10 +150,21 @@ def test_an_interrupted_fit_continues_and_gives_the_same_model(few, tmp_path, mo
 
 
 @pytest.mark.second
-def test_the_last_fold_is_the_same_after_an_interruption_if_the_probe_is_chosen(few, tmp_path, monkeypatch):
+def test_a_signal_while_the_last_checkpoint_is_written_ends_the_fit(few, tmp_path, monkeypatch):
+    # The frozen encoder is chosen, so the weights of the last checkpoint are not those of the model.
     monkeypatch.setattr(few_label_training, "best_candidate", lambda candidates: candidates[0])
     flags = (*few[0], "--no-baseline", "--out", tmp_path / "run")
-    interrupt_evaluation(flags)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def write(*arguments):
+            if not (tmp_path / "run.partial" / "checkpoint").exists():
+                signal.raise_signal(signal.SIGTERM)
+            write_checkpoint(*arguments)
+
+        patch.setattr(trainings, "write_checkpoint", write)
+        patch.setattr(trainings, "MIN_SECONDS", 0)
+        outcome = call(fit, *SETTINGS, *flags)
+        assert outcome.status == 130 and "stopped by SIGTERM" in outcome.err, outcome.err
     done = call(fit, *SETTINGS, *flags, "--resume")
     assert done.status == 0, done.err
     choice = choice_of(tmp_path / "run")

@@ -149,6 +149,7 @@ class FewLabelTrainer:
                 for place, options in enumerate(self._heads):
                     head = self._head(vectors, trained, *options)
                     logits[name][place, held_out] = apply_head(vectors[held_out], head)
+                    trainings.stop_if_signaled()
         return [self._candidate(name, logits[name]) for name in names]
 
     def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
@@ -195,7 +196,7 @@ class FewLabelTrainer:
             joined = rows
             if name == PSEUDO_LABELS:
                 if not done:
-                    trainings.select(self._label_texts(rows, trainings))
+                    trainings.record_selected_texts(self._label_texts(rows, trainings))
                 joined = np.concatenate([rows, trainings.selected_texts()])
             return self.stage.train(joined, steps, rate_factor, done)
 
@@ -313,13 +314,13 @@ def train_best_candidate(
     trainings = Trainings(trainer.stage, trainer.model, shape, total, trainer.joined, context)
     frozen = trainer.vectors(trainer.source) if PROBE in names else None
     vectors = frozen
-    with trainings.recorded():
+    with trainings.resumable():
         candidates = trainer.cross_validate(names, frozen, trainings)
         best = best_candidate(candidates)
         if best.name != PROBE:
             vectors = trainer.train_on_all_rows(best.name, trainings)
     if best.name == PROBE:
-        # Only here: a checkpoint has the weights of a training.
+        # After the last checkpoint, which has the weights of the last training.
         trainer.stage.reset()
     assert vectors is not None
     trainer.assign_head(best, vectors)

@@ -76,20 +76,21 @@ class Trainings:
         self._signals: list[int] = []
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[None]:
+    def resumable(self) -> Iterator[None]:
         """Inside the block there is a progress bar, and SIGINT and SIGTERM end the fit after the next step or batch.
 
         With --resume, it continues from the last checkpoint. The block changes the weights by `run` only.
 
         Raises:
             Interrupted: After such a signal, with a checkpoint on disk.
-            InputError: No checkpoint of this model to resume from, or too little free disk.
+            InputError: No checkpoint of this model and choice to resume from, or too little free disk.
         """
         if not self._total:
             yield
             return
         check_disk_space(self._folder, state_size(self._state), self._settings.checkpoints_kept)
         started = self._saved = time.monotonic()
+        self._unsaved_steps = 0
         # None: on a terminal only.
         disabled = None if logger.isEnabledFor(logging.INFO) else True
         with (
@@ -99,9 +100,15 @@ class Trainings:
             if self._resumes:
                 self._resume()
             yield
-            self.stop_if_signaled()
-            if time.monotonic() - started >= MIN_SECONDS:
+            if self._next <= self._current:
+                raise InputError(
+                    "--resume: expected the choice of the interrupted run, got another one, as on another machine;"
+                    " use --overwrite in place of --resume to start over"
+                )
+            if self._resumes or time.monotonic() - started >= MIN_SECONDS:
                 self._save()
+        # After the block, which receives signals while it writes.
+        self.stop_if_signaled()
 
     def run(
         self, steps: int, train: Callable[[int], Iterator[float]], encode: Callable[[], np.ndarray]
@@ -127,9 +134,10 @@ class Trainings:
             self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             self._bar.update()
             self._done += 1
+            self._unsaved_steps += 1
+            self.stop_if_signaled()
             if self._is_due():
                 self._save()
-            self.stop_if_signaled()
         vectors = encode()
         self._state.vectors[number].assign(vectors)
         return vectors
@@ -140,7 +148,7 @@ class Trainings:
             self._save()
             raise Interrupted(signal.Signals(self._signals[0]).name)
 
-    def select(self, texts: np.ndarray) -> None:
+    def record_selected_texts(self, texts: np.ndarray) -> None:
         """Records the texts that have joined the labeled rows of the current training, int64, and all targets."""
         assert self._joined is not None
         self._state.selected.assign(np.isin(np.arange(len(self._joined.targets)), texts))
@@ -152,7 +160,7 @@ class Trainings:
 
     def _is_due(self) -> bool:
         minutes, interval = (time.monotonic() - self._saved) / 60, self._settings.checkpoint_steps
-        return minutes >= self._settings.checkpoint_minutes or (interval > 0 and self._done % interval == 0)
+        return minutes >= self._settings.checkpoint_minutes or 0 < interval <= self._unsaved_steps
 
     def _resume(self) -> None:
         progress = read_checkpoint(self._folder, self._state)
@@ -166,4 +174,4 @@ class Trainings:
     def _save(self) -> None:
         progress = {"training": self._current, "steps": self._done}
         write_checkpoint(self._folder, self._state, progress, self._settings.checkpoints_kept)
-        self._saved = time.monotonic()
+        self._saved, self._unsaved_steps = time.monotonic(), 0

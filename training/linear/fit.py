@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -348,7 +349,7 @@ def fit_linear_path(
         # Without scales: the most important n-grams are then spread more evenly over many labels.
         by_split = []
         if isinstance(tried.held_out, list):
-            margins, by_split = out_of_fold(tried.held_out, 1.0, seed, is_scaled=False)
+            margins, by_split = predict_splits(tried.held_out, 1.0, seed, is_scaled=False)
             importance = tried.problem.importance(seed)
         else:
             margins, importance = tried.problem.margins(tried.held_out, 1.0, seed, is_scaled=False)
@@ -360,12 +361,12 @@ def fit_linear_path(
         own = dataclasses.replace(ngrams, keys=ngrams.keys[columns], idf=ngrams.idf[columns])
         problem = Problem.of(own.with_subwords(tokens), rows, outputs)
         assert folds is not None
-        return list(problem.splits(folds))[number]
+        return next(itertools.islice(problem.splits(folds), number, None))
 
     def fitted(tried: Attempt, penalty: float) -> tuple[float, LinearPath]:
         kernel, bias = tried.problem.fit(penalty, seed)
         if isinstance(tried.held_out, list):
-            margins, _ = out_of_fold(tried.held_out, penalty, seed)
+            margins, _ = predict_splits(tried.held_out, penalty, seed)
         else:
             margins = tried.held_out @ kernel + bias
         (scale, shift), loss = fit_scale(margins, checked.targets)
@@ -433,7 +434,7 @@ def out_of_fold_logits(
     problem = path.problem(Tokens.of(train, sampled))
     group = sampled if groups is None else groups[sampled]
     folds = random_folds(group, FOLDS, [seed, 23])
-    margins, _ = out_of_fold(problem.splits(folds), path.penalty, seed)
+    margins, _ = predict_splits(problem.splits(folds), path.penalty, seed)
     (scale, shift), _ = fit_scale(margins, problem.targets)
     if len(sampled) == len(train.rows):
         return (margins * scale + shift).astype(np.float32)
@@ -445,12 +446,13 @@ def out_of_fold_logits(
     return result
 
 
-def out_of_fold(
+def predict_splits(
     splits: Iterable[Split], penalty: float, seed: int, is_scaled: bool = True
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The margins of each row by a fit on the rows of other folds, float64 [R, C]; see `Problem.machines`.
+    """Fits to the rows of all other folds; see `Problem.machines`.
 
-    And the importance of each feature to each of these fits, float64 [F].
+    Returns:
+        The margins of each row, float64 [R, C], and the importance of each feature in each of the fits, float64 [F].
     """
     rows, margins, importance = [], [], []
     for split in splits:

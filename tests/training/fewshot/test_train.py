@@ -146,7 +146,9 @@ def test_held_out_labels_decide_no_pseudo_label():
         )
         selected = []
         trainings = SimpleNamespace(
-            run=lambda steps, train, encode: train(0), select=selected.extend, selected_texts=lambda: selected
+            run=lambda steps, train, encode: train(0),
+            record_selected_texts=selected.extend,
+            selected_texts=lambda: selected,
         )
         trainer.train_encoder("pseudo-labels", np.arange(4), trainings)
         return rows, trainer.joined.targets[rows].tolist()

@@ -19,8 +19,8 @@ from training.linear.fit import (
     feature_scales,
     fit_linear_path,
     is_certainly_better,
-    out_of_fold,
     out_of_fold_logits,
+    predict_splits,
     sample_rows,
 )
 from training.linear.ngrams import known_ngrams
@@ -296,7 +296,7 @@ def test_the_rows_of_a_fold_decide_nothing_about_their_own_margins(several):
     path = _fitted(source, folds, LABELS, V, seed=0)
 
     def margins() -> np.ndarray:
-        return out_of_fold(path.problem(Tokens.of(source)).splits(folds), path.penalty, seed=0)[0]
+        return predict_splits(path.problem(Tokens.of(source)).splits(folds), path.penalty, seed=0)[0]
 
     before = margins()
     source.targets = np.where((folds == 1)[:, None] if several else folds == 1, 0, source.targets)
