@@ -313,12 +313,10 @@ def train_best_candidate(
     total = trained_names * sum(steps)
     trainings = Trainings(trainer.stage, trainer.model, shape, total, trainer.joined, context)
     frozen = trainer.vectors(trainer.source) if PROBE in names else None
-    vectors = frozen
     with trainings.resumable():
         candidates = trainer.cross_validate(names, frozen, trainings)
         best = best_candidate(candidates)
-        if best.name != PROBE:
-            vectors = trainer.train_on_all_rows(best.name, trainings)
+        vectors = frozen if best.name == PROBE else trainer.train_on_all_rows(best.name, trainings)
     if best.name == PROBE:
         # After the last checkpoint, which has the weights of the last training.
         trainer.stage.reset()
