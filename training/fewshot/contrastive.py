@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,17 @@ BATCH_TOKENS = 8192
 # Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
 LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
-# Batches of a training: as many as make 20 passes over the rows, within these limits.
-PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
+# Batches of a training from the initial weights: as many as make 20 passes over the rows, but at least 10, and no more
+# than for so many rows. With fewer passes the learning rate is at most twice as high.
+PASSES, MIN_STEPS, MAX_ROWS = 20, 10, 960
+MAX_RATE_FACTOR = 2.0
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in all
 # batches of a training, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
 
 
 class ContrastiveStage:
-    """Trains the encoder of a model, from the same initial weights each time.
+    """Trains the encoder of a model several times, from the same initial weights or from given ones.
 
     Args:
         task: The task of the model.
@@ -53,10 +55,10 @@ class ContrastiveStage:
         self._longest = source.batch_plan(np.array([source.lengths.argmax()]))
         most = max(MIN_BATCH_ROWS, BATCH_TOKENS // self._longest.row_tokens)
         self._batch_rows = min(most, int(np.clip(2 * model.num_labels, BATCH_ROWS, MAX_BATCH_ROWS)))
-        self._variables = [variable.value for variable in model.trainable_variables]
-        self._initial = [variable.numpy() for variable in self._variables]
+        self.variables = [variable.value for variable in model.trainable_variables]
+        self._initial = [variable.numpy() for variable in self.variables]
         self._steps, self._peak = (tf.Variable(tf.constant(1.0), trainable=False) for _ in range(2))
-        self._optimizer = AdamW(self._variables, self._learning_rate, weight_decay=0.0)
+        self._optimizer = AdamW(self.variables, self._learning_rate, weight_decay=0.0)
         self.step = TrainingStep(
             model,
             functools.partial(task.contrastive_losses, num_labels=model.num_labels),
@@ -93,37 +95,54 @@ class ContrastiveStage:
 
     def num_steps(self, rows: int, passes: int = PASSES) -> int:
         """Batches of a training on a number of rows."""
-        return max(MIN_STEPS, min(passes * rows, MAX_ROWS_READ) // self._batch_rows)
+        return max(MIN_STEPS, passes * min(rows, MAX_ROWS) // self._batch_rows)
 
     def rate_factor(self, rows: int, passes: int) -> float:
-        """What multiplies the learning rate: 2 for half the steps, less where `num_steps` has a limit."""
-        return min(PASSES / passes, self.num_steps(rows) / self.num_steps(rows, passes))
+        """What multiplies the learning rate: 2 for half the steps or fewer, less where `num_steps` has its minimum."""
+        return min(MAX_RATE_FACTOR, self.num_steps(rows) / self.num_steps(rows, passes))
 
-    def reset(self) -> None:
-        """Sets the weights back to those before the first training."""
-        for variable, value in zip(self._variables, self._initial, strict=True):
+    def reset(self, weights: Sequence[Any] | None = None) -> None:
+        """Sets the weights, float32, back to those before the first training, or to others."""
+        for variable, value in zip(self.variables, weights or self._initial, strict=True):
             variable.assign(value)
 
-    def _start(self, steps: int, rate_factor: float, done: int = 0) -> None:
+    def _start(
+        self, steps: int, rate_factor: float, done: int = 0, weights: Sequence[Any] | None = None
+    ) -> None:
         self._steps.assign(steps)
         self._peak.assign(LEARNING_RATE * self._batch_rows * rate_factor)
         if done:
             return
-        self.reset()
+        self.reset(weights)
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
 
-    def train(self, rows: np.ndarray, steps: int, rate_factor: float = 1.0, done: int = 0) -> Iterator[float]:
-        """Trains on some rows, int [R], from the initial weights; yields the loss of each step.
+    def train(
+        self,
+        rows: np.ndarray,
+        steps: int,
+        rate_factor: float = 1.0,
+        done: int = 0,
+        weights: Sequence[Any] | None = None,
+    ) -> Iterator[float]:
+        """Trains the encoder.
 
-        The learning rate is multiplied by `rate_factor`. If steps are done, the others follow from the present weights.
+        Args:
+            rows: int [R].
+            steps: Number of batches.
+            rate_factor: Multiplies the learning rate.
+            done: Steps that are done: the others follow from the present weights.
+            weights: Of the start, float32, in the order of `variables`; None: the initial ones.
+
+        Yields:
+            The loss of each step.
         """
-        self._start(steps, rate_factor, done)
+        self._start(steps, rate_factor, done, weights)
         random = np.random.default_rng([self._seed, 13])
         if not tf.config.list_logical_devices("GPU"):
             largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
-            weights = count_trainable_weights(self._model)
-            check_memory(encoder_configs(self._model), weights, [largest], available_bytes())
+            count = count_trainable_weights(self._model)
+            check_memory(encoder_configs(self._model), count, [largest], available_bytes())
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
         batches = sample_batches(memberships, self._batch_rows, steps, random)

@@ -36,16 +36,17 @@ from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
-# Each fold costs a training; two are enough for many rows.
-FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
-# Of the training of a fold, at twice the learning rate: penalty and temperature are as good as with all passes.
-FOLD_PASSES = PASSES // 2
+FOLDS = 3
+# Without a fold, at up to twice the learning rate; and over all rows, from the mean of the folds' encoders.
+FOLD_PASSES, LAST_PASSES = PASSES // 4, PASSES // 2
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
 # Of vectors that are not centered, and the standard deviation of its logarithm: a dozen rows often have their lowest
 # loss at the lowest strength or at the highest one.
 LIKELY_STRENGTH, STRENGTH_SPREAD = 10.0, 2.0
+# Of the logarithm of the strength that has a certain training loss; losses below the smallest one are equal.
+STRENGTH_TOLERANCE, SMALLEST_LOSS = 0.05, 1e-9
 
 
 @dataclasses.dataclass
@@ -57,6 +58,7 @@ class Candidate:
         strength: Of the head's penalty, the one with the lowest loss.
         logits: Of each row by a model that was not trained on it, float32 [R, C].
         losses: Cross-entropy of the rows whose label the other folds have.
+        training_loss: Mean cross-entropy of the rows that the head of a fold was fitted to.
         basis: What the head reads: one of the trainer's bases.
     """
 
@@ -64,6 +66,7 @@ class Candidate:
     strength: float
     logits: np.ndarray
     losses: np.ndarray
+    training_loss: float = 0.0
     basis: int = 0
 
     @property
@@ -101,9 +104,8 @@ class FewLabelTrainer:
         strengths = STRENGTHS if self.bases[0] is None else CENTERED_STRENGTHS
         self._heads = list(itertools.product(range(len(self.bases)), strengths))
         several = self.targets.ndim == 2
-        count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
         memberships = label_memberships(self.targets, model.num_labels)
-        self.folds = make_folds(_strata(memberships), groups, count, config.train.seed)
+        self.folds = make_folds(_strata(memberships), groups, FOLDS, config.train.seed)
         self.num_folds = int(self.folds.max()) + 1
         # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
         self.predictable = np.ones(len(self.targets), bool)
@@ -139,24 +141,27 @@ class FewLabelTrainer:
         """
         shape = len(self._heads), len(self.targets), self.model.num_labels
         logits = {name: np.zeros(shape, np.float32) for name in names}
+        training_losses = {name: np.zeros(len(self._heads)) for name in names}
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             for name in names:
-                vectors = (
-                    self.train_encoder(name, trained, trainings, FOLD_PASSES) if name != PROBE else frozen
-                )
+                vectors = self.train_encoder(name, trained, trainings, True) if name != PROBE else frozen
                 assert vectors is not None
                 for place, options in enumerate(self._heads):
                     head = self._head(vectors, trained, *options)
                     logits[name][place, held_out] = apply_head(vectors[held_out], head)
+                    loss = self._training_loss(head, vectors, trained)
+                    training_losses[name][place] += loss / self.num_folds
                     trainings.stop_if_signaled()
-        return [self._candidate(name, logits[name]) for name in names]
+        return [self._candidate(name, logits[name], training_losses[name]) for name in names]
 
-    def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
+    def _candidate(self, name: str, logits: np.ndarray, training_losses: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
         best = int(np.argmin([self._objective(*each) for each in zip(losses, self._heads, strict=True)]))
         basis, strength = self._heads[best]
-        return Candidate(name, strength, logits[best].copy(), losses[best], basis)
+        return Candidate(
+            name, strength, logits[best].copy(), losses[best], float(training_losses[best]), basis
+        )
 
     def _objective(self, losses: np.ndarray, head: tuple[int, float]) -> float:
         """The mean loss of the rows plus the prior of the head's strength, if its vectors are not centered."""
@@ -178,19 +183,28 @@ class FewLabelTrainer:
         kernel = matrix @ kernel
         return kernel, bias - mean @ kernel
 
-    def train_encoder(
-        self, name: str, rows: np.ndarray, trainings: Trainings, passes: int = PASSES
-    ) -> np.ndarray:
-        """Trains the encoder by the contrastive stage on some rows, int64 [R], from its initial weights.
+    def _training_loss(
+        self, head: tuple[np.ndarray, np.ndarray], vectors: np.ndarray, rows: np.ndarray
+    ) -> float:
+        """Mean loss of the rows that a head was fitted to, by their weights."""
+        losses = row_losses(apply_head(vectors[rows], head), self.targets[rows])
+        return float(np.average(losses, weights=self.weights[rows]))
 
-        For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it labels the texts,
-        and the most confident ones join the rows.
+    def train_encoder(
+        self, name: str, rows: np.ndarray, trainings: Trainings, without_fold: bool = False
+    ) -> np.ndarray:
+        """Trains the encoder by the contrastive stage on some rows, int64 [R].
+
+        Without a fold it is trained from its initial weights, and on all rows from the mean of the encoders that were
+        trained without one. For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it
+        labels the texts, and the most confident ones join the rows.
 
         Returns:
             The vectors of all labeled rows, float32.
         """
+        passes = FOLD_PASSES if without_fold else LAST_PASSES
         steps = self.stage.num_steps(len(rows), passes)
-        rate_factor = self.stage.rate_factor(len(rows), passes)
+        rate_factor = self.stage.rate_factor(len(rows), passes) if without_fold else 1.0
 
         def train(done: int) -> Iterator[float]:
             joined = rows
@@ -198,9 +212,11 @@ class FewLabelTrainer:
                 if not done:
                     trainings.record_selected_texts(self._label_texts(rows, trainings))
                 joined = np.concatenate([rows, trainings.selected_texts()])
-            return self.stage.train(joined, steps, rate_factor, done)
+            start = None if without_fold else trainings.mean_weights(name)
+            return self.stage.train(joined, steps, rate_factor, done, start)
 
-        return trainings.run(steps, train, lambda: self.vectors(self.source, trainings))
+        fold_of = name if without_fold else None
+        return trainings.run(steps, train, lambda: self.vectors(self.source, trainings), fold_of)
 
     def _label_texts(self, rows: np.ndarray, trainings: Trainings) -> np.ndarray:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
@@ -220,11 +236,37 @@ class FewLabelTrainer:
         return self.train_encoder(PSEUDO_LABELS, rows, trainings) if name == PSEUDO_LABELS else vectors
 
     def assign_head(self, candidate: Candidate, vectors: np.ndarray) -> None:
-        """Fits the head to the vectors of all rows, float32 [R, D], and assigns it to the model."""
+        """Fits the head to the vectors of all rows, float32 [R, D], and assigns it to the model.
+
+        If the encoder was trained, the strength changes: with the new one, the head has the loss on its rows that the
+        heads of the folds had on theirs. The last encoder separates its rows better than those of the folds, so with
+        their strength the head would be overconfident.
+        """
         rows = np.arange(len(self.targets))
+        if candidate.name != PROBE:
+            candidate.strength = self._strength_of_loss(vectors, candidate)
         kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
+
+    def _strength_of_loss(self, vectors: np.ndarray, candidate: Candidate) -> float:
+        """The strength with which the head of all rows has the training loss of a candidate, or the nearest one."""
+        from scipy.optimize import brentq
+
+        rows = np.arange(len(self.targets))
+
+        def excess(log_strength: float) -> float:
+            head = self._head(vectors, rows, candidate.basis, math.exp(log_strength))
+            losses = self._training_loss(head, vectors, rows), candidate.training_loss
+            return math.log(max(losses[0], SMALLEST_LOSS) / max(losses[1], SMALLEST_LOSS))
+
+        strengths = [strength for basis, strength in self._heads if basis == candidate.basis]
+        lowest, highest = math.log(min(strengths)), math.log(max(strengths))
+        if excess(lowest) <= 0:
+            return min(strengths)
+        if excess(highest) >= 0:
+            return max(strengths)
+        return math.exp(brentq(excess, lowest, highest, xtol=STRENGTH_TOLERANCE))
 
 
 def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -307,11 +349,19 @@ def train_best_candidate(
         names.append(PSEUDO_LABELS)
     trained = [int((trainer.folds != fold).sum()) for fold in range(trainer.num_folds)]
     steps = [trainer.stage.num_steps(rows, FOLD_PASSES) for rows in trained]
-    steps.append(trainer.stage.num_steps(len(trainer.folds)))
-    trained_names = len(set(names) - {PROBE})
-    shape = trained_names * len(steps), len(trainer.folds), trainer.model.head.kernel.shape[0]
-    total = trained_names * sum(steps)
-    trainings = Trainings(trainer.stage, trainer.model, shape, total, trainer.joined, context)
+    steps.append(trainer.stage.num_steps(len(trainer.folds), LAST_PASSES))
+    trained_names = [name for name in names if name != PROBE]
+    shape = len(trainer.folds), trainer.model.head.kernel.shape[0]
+    trainings = Trainings(
+        trainer.stage,
+        trainer.model,
+        trained_names,
+        trainer.num_folds,
+        shape,
+        len(trained_names) * sum(steps),
+        trainer.joined,
+        context,
+    )
     frozen = trainer.vectors(trainer.source) if PROBE in names else None
     with trainings.resumable():
         candidates = trainer.cross_validate(names, frozen, trainings)

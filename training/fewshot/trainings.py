@@ -4,7 +4,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,17 +29,27 @@ MIN_SECONDS = 60
 class TrainingState(tf.Module):
     """The variables of a checkpoint.
 
-    It has the vectors of the finished trainings, weights and optimizer of the current one, and the texts without labels
-    that have joined it, with their targets. The names of the attributes are part of the checkpoint format.
+    It has the vectors of the finished trainings, the means of their weights, weights and optimizer of the current one,
+    and the texts without labels that have joined it, with their targets. The names of the attributes are part of the
+    format of checkpoints.
     """
 
     def __init__(
-        self, stage: ContrastiveStage, model: Any, shape: tuple[int, int, int], joined: Source | None
+        self,
+        stage: ContrastiveStage,
+        model: Any,
+        names: Sequence[str],
+        shape: tuple[int, int, int],
+        joined: Source | None,
     ):
         super().__init__(name="few_labels")
         self.model_variables = [variable.value for variable in model.variables]
         self.optimizer, self.loss_scale = stage.step.optimizer, stage.step.loss_scale
         self.vectors = tf.Variable(tf.zeros(shape), trainable=False)
+        self.means = {
+            name: [tf.Variable(tf.zeros_like(each), trainable=False) for each in stage.variables]
+            for name in names
+        }
         if joined is not None:
             self.targets = tf.Variable(tf.constant(joined.targets), trainable=False)
             self.selected = tf.Variable(tf.zeros(len(joined.targets), tf.bool), trainable=False)
@@ -51,7 +61,9 @@ class Trainings:
     Args:
         stage: The contrastive stage.
         model: Its model.
-        shape: The number of trainings, at most; labeled rows; numbers of a vector.
+        names: The candidates that are trained: once without each fold, and once on all rows.
+        num_folds: Number of folds.
+        shape: Labeled rows, and numbers of a vector.
         steps: Of all trainings.
         joined: The labeled rows followed by texts without labels, if there are any.
         context: Has the folder and the settings of checkpoints.
@@ -61,12 +73,16 @@ class Trainings:
         self,
         stage: ContrastiveStage,
         model: Any,
-        shape: tuple[int, int, int],
+        names: Sequence[str],
+        num_folds: int,
+        shape: tuple[int, int],
         steps: int,
         joined: Source | None,
         context: RunContext,
     ):
-        self._state = TrainingState(stage, model, shape, joined)
+        count = len(names) * (num_folds + 1)
+        self._state = TrainingState(stage, model, names, (count, *shape), joined)
+        self._variables, self._num_folds = stage.variables, num_folds
         self._joined = joined
         self._settings, self._resumes = context.config.train, context.config.resume
         self._folder = context.folder / CHECKPOINT
@@ -100,7 +116,7 @@ class Trainings:
             if self._resumes:
                 self._resume()
             yield
-            if self._next <= self._current:
+            if self._next < self._current or self._done:
                 raise InputError(
                     "--resume: expected the choice of the interrupted run, got another one, as on another machine;"
                     " use --overwrite in place of --resume to start over"
@@ -111,7 +127,11 @@ class Trainings:
         self.stop_if_signaled()
 
     def run(
-        self, steps: int, train: Callable[[int], Iterator[float]], encode: Callable[[], np.ndarray]
+        self,
+        steps: int,
+        train: Callable[[int], Iterator[float]],
+        encode: Callable[[], np.ndarray],
+        fold_of: str | None = None,
     ) -> np.ndarray:
         """Runs the next training, unless it was finished before the interruption.
 
@@ -119,6 +139,7 @@ class Trainings:
             steps: Of the training.
             train: From the number of steps that are done to the losses of the others.
             encode: Makes the vectors of the labeled rows after the training, float32 [R, D].
+            fold_of: The candidate, if its weights are part of `mean_weights`.
 
         Returns:
             These vectors.
@@ -127,8 +148,6 @@ class Trainings:
         if number < self._current:
             self._bar.update(steps)
             return self._state.vectors[number].numpy()
-        if number > self._current:
-            self._current, self._done = number, 0
         self._bar.update(self._done)
         for loss in train(self._done):
             self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
@@ -140,7 +159,15 @@ class Trainings:
                 self._save()
         vectors = encode()
         self._state.vectors[number].assign(vectors)
+        for mean, weight in zip(self._state.means[fold_of], self._variables, strict=True) if fold_of else ():
+            mean.assign_add(weight / self._num_folds)
+        # At once, so that no checkpoint repeats the end of this training.
+        self._current, self._done = number + 1, 0
         return vectors
+
+    def mean_weights(self, name: str) -> list[tf.Variable]:
+        """The mean of the weights that were trained without a fold, float32, in the order of the stage's variables."""
+        return self._state.means[name]
 
     def stop_if_signaled(self) -> None:
         """Raises Interrupted after SIGINT or SIGTERM, with a checkpoint on disk."""

@@ -78,7 +78,7 @@ def test_batches_have_parts_where_that_saves_more_than_it_costs(lengths, rows, s
 
 
 @pytest.mark.parametrize(
-    ("labels", "rows", "steps"), [(2, 2, 10), (6, 48, 60), (2, 128, 160), (2, 10_000, 600), (49, 490, 300)]
+    ("labels", "rows", "steps"), [(2, 2, 10), (6, 48, 60), (2, 128, 160), (2, 10_000, 1_200), (49, 490, 306)]
 )
 def test_number_of_batches(labels, rows, steps):
     stage, _ = _stage([10], rows, labels)
@@ -93,11 +93,33 @@ def test_long_texts_make_more_and_smaller_batches():
 
 
 @pytest.mark.parametrize(
-    ("rows", "factor"), [(5, 1.0), (10, 1.2), (22, 2.0), (128, 2.0), (600, 1.6), (5_000, 1.0)]
+    ("rows", "passes", "factor"),
+    [
+        (5, 10, 1.0),
+        (10, 10, 1.2),
+        (22, 10, 2.0),
+        (128, 10, 2.0),
+        (5_000, 10, 2.0),
+        (10, 5, 1.2),
+        (128, 5, 2.0),
+    ],
 )
-def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, factor):
+def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, passes, factor):
     stage, _ = _stage([10])
-    assert stage.rate_factor(rows, PASSES // 2) == pytest.approx(factor)
+    assert stage.rate_factor(rows, passes) == pytest.approx(factor)
+
+
+def test_a_training_starts_from_the_initial_weights_or_from_given_ones():
+    stage, model = _stage([10])
+    first = [each.numpy() for each in model.trainable_weights]
+    others = [value + 1 for value in first]
+    stage._start(10, 1.0, weights=others)
+    np.testing.assert_array_equal(model.trainable_weights[0].numpy(), others[0])
+    # The steps that are done have made the present weights.
+    stage._start(10, 1.0, done=4)
+    np.testing.assert_array_equal(model.trainable_weights[0].numpy(), others[0])
+    stage._start(10, 1.0)
+    np.testing.assert_array_equal(model.trainable_weights[0].numpy(), first[0])
 
 
 def test_class_weights_do_not_weigh_the_contrastive_loss():

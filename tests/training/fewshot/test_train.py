@@ -84,10 +84,35 @@ def test_few_rows_do_not_decide_on_an_extreme_strength(copies, expected):
         [[[0.55, 0.0], [0.0, 0.55]], [[0.5, 0.0], [0.0, 0.5]], [[0.0, 2.0], [2.0, 0.0]]], np.float32
     )
     logits = np.tile(rows, (1, copies, 1))
-    assert trainer._candidate("contrastive", logits).strength == expected
+    assert trainer._candidate("contrastive", logits, np.zeros(3)).strength == expected
     # The strengths of centered vectors, which heads of pairs read, have no prior.
     trainer.bases = [np.eye(2)]
-    assert trainer._candidate("contrastive", logits).strength == 0.1
+    assert trainer._candidate("contrastive", logits, np.zeros(3)).strength == 0.1
+
+
+@pytest.mark.parametrize("name", ["probe", "contrastive"])
+@pytest.mark.parametrize("times", [1.0, 3.0, 1e-4])
+def test_the_head_of_a_trained_encoder_has_the_training_loss_of_the_folds(name, times):
+    random = np.random.default_rng(0)
+    targets = np.arange(40, dtype=np.int32) % 3
+    vectors = (np.eye(8)[targets] + random.normal(size=(40, 8))).astype(np.float32)
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    trainer.targets, trainer.weights, trainer.bases = targets, random.uniform(0.5, 2, 40), [None]
+    trainer._heads = [(0, strength) for strength in (0.1, 1.0, 10.0, 100.0)]
+    variables = SimpleNamespace(kernel=tf.Variable(tf.zeros((8, 3))), bias=tf.Variable(tf.zeros(3)))
+    trainer.model = SimpleNamespace(num_labels=3, head=variables)
+    rows = np.arange(40)
+    loss = times * trainer._training_loss(trainer._head(vectors, rows, 0, 10.0), vectors, rows)
+    candidate = Candidate(name, 10.0, np.zeros((40, 3)), np.zeros(40), loss)
+    trainer.assign_head(candidate, vectors)
+    found = trainer._training_loss((variables.kernel.numpy(), variables.bias.numpy()), vectors, rows)
+    if name == "probe" or times == 1:
+        assert candidate.strength == pytest.approx(10.0, rel=0.06)
+    elif times == 3:
+        assert 0.1 < candidate.strength < 10 and found == pytest.approx(loss, rel=0.05)
+    else:
+        # No strength has a loss that is as low.
+        assert candidate.strength == 100.0 and found > loss
 
 
 def test_the_contrastive_stage_is_chosen_unless_the_probe_is_clearly_better():
@@ -146,7 +171,8 @@ def test_held_out_labels_decide_no_pseudo_label():
         )
         selected = []
         trainings = SimpleNamespace(
-            run=lambda steps, train, encode: train(0),
+            run=lambda steps, train, encode, fold_of: train(0),
+            mean_weights=lambda name: [],
             record_selected_texts=selected.extend,
             selected_texts=lambda: selected,
         )

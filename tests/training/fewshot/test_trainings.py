@@ -1,6 +1,8 @@
 """Checkpoints of the trainings of few labels: when they are written, and a choice that changes."""
 
+import contextlib
 import dataclasses
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
+from training.cli.exceptions import Interrupted
 from training.config.config import ResolvedConfig
 from training.engine.optimizer import AdamW
 from training.fewshot import trainings as module
@@ -17,11 +20,14 @@ from training.fewshot.trainings import Trainings
 
 
 def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False) -> Trainings:
-    """Three trainings of a model with one weight; `written` gets the progress of each checkpoint."""
+    """Trainings of a model with one weight, on two folds and all rows; `written` gets the progress of checkpoints."""
     model: Any = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
     model.build((None, 1))
     optimizer = AdamW([each.value for each in model.trainable_variables], lambda _: tf.constant(0.1))
-    stage: Any = SimpleNamespace(step=SimpleNamespace(optimizer=optimizer, loss_scale=None))
+    variables = [each.value for each in model.trainable_variables]
+    stage: Any = SimpleNamespace(
+        step=SimpleNamespace(optimizer=optimizer, loss_scale=None), variables=variables
+    )
     write = module.write_checkpoint
 
     def record(place, state, progress, retained):
@@ -32,7 +38,7 @@ def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False) -
     train = dataclasses.replace(ResolvedConfig().train, checkpoint_steps=checkpoint_steps)
     config = dataclasses.replace(ResolvedConfig(), train=train, resume=resume)
     context: Any = SimpleNamespace(config=config, folder=folder)
-    return Trainings(stage, model, (3, 2, 1), 15, None, context)
+    return Trainings(stage, model, ["contrastive"], 2, (2, 1), 15, None, context)
 
 
 def _run(trainings: Trainings) -> np.ndarray:
@@ -46,6 +52,47 @@ def test_checkpoints_are_written_after_so_many_steps_of_all_trainings(tmp_path, 
         for _ in range(3):
             _run(trainings)
     assert written == [(1, 2), (2, 4)]
+
+
+@pytest.mark.parametrize("stopped_after", range(6))
+def test_the_mean_of_the_folds_has_each_of_them_once_however_often_the_fit_was_interrupted(
+    stopped_after, tmp_path, monkeypatch
+):
+    def run(trainings):
+        """Each training sets the weight to its number plus 1, in two steps; a stop may follow each step."""
+        nonlocal events
+        (weight,) = trainings._variables
+        for number in range(2):
+
+            def train(done, value=number + 1.0):
+                for _ in range(done, 2):
+                    weight.assign([[value]])
+                    yield 0.5
+
+            def encode():
+                stop(trainings)
+                return np.zeros((2, 1), np.float32)
+
+            trainings.run(2, train, encode, "contrastive")
+            stop(trainings)
+        return float(trainings.mean_weights("contrastive")[0].numpy().item())
+
+    def stop(trainings):
+        nonlocal events
+        events += 1
+        if events == stopped_after:
+            trainings._signals = [signal.SIGTERM]
+        trainings.stop_if_signaled()
+
+    events = 0
+    trainings = _trainings(tmp_path, monkeypatch, [], checkpoint_steps=1)
+    interrupted = stopped_after in range(1, 5)
+    with pytest.raises(Interrupted) if interrupted else contextlib.nullcontext(), trainings.resumable():
+        assert run(trainings) == 1.5
+    if interrupted:
+        again = _trainings(tmp_path, monkeypatch, [], resume=True)
+        with again.resumable():
+            assert run(again) == 1.5
 
 
 def test_a_resumed_fit_with_another_choice_is_refused(tmp_path, monkeypatch):
