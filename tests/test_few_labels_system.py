@@ -136,8 +136,8 @@ def choice_of(run):
 
 def test_an_interrupted_fit_continues_and_gives_the_same_model(few, tmp_path, monkeypatch):
     flags = (*few[0], "--out", tmp_path / "run")
-    # Ten steps in each of three folds, and 11 on all rows: in the first training and in the last one.
-    for number, count in enumerate((7, 30)):
+    # Seven steps in each of three folds, and 11 on all rows: in the first training and in the last one.
+    for number, count in enumerate((4, 22)):
         interrupt(count, flags, resumed=number > 0)
     interrupt_evaluation(flags, resumed=True)
     losses = stop_after(monkeypatch, 1)
@@ -375,7 +375,7 @@ def test_texts_that_have_joined_are_the_same_after_an_interruption(few, texts, t
     unbroken = call(fit, *SETTINGS, *flags, tmp_path / "unbroken")
     assert unbroken.status == 0, unbroken.err
     # While texts have joined, before the next ones join, and later.
-    for number, count in enumerate((15, 15, 37)):
+    for number, count in enumerate((10, 11, 35)):
         interrupt(count, (*flags, tmp_path / "run"), resumed=number > 0)
     done = call(fit, *SETTINGS, *flags, tmp_path / "run", "--resume")
     assert done.status == 0, done.err

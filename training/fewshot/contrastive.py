@@ -29,10 +29,10 @@ BATCH_TOKENS = 8192
 # Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
 LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
-# Batches of a training from the initial weights: as many as make 20 passes over the rows, but at least 10, and no more
-# than for so many rows. With fewer passes the learning rate is at most twice as high.
-PASSES, MIN_STEPS, MAX_ROWS = 20, 10, 960
-MAX_RATE_FACTOR = 2.0
+# Batches of a training: as many as make 20 passes over the rows, within these limits.
+PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
+# Without a fold: as many as make 10 passes, at up to twice the learning rate.
+FOLD_PASSES, FOLD_MIN_STEPS = 10, 5
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in all
 # batches of a training, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
@@ -93,13 +93,18 @@ class ContrastiveStage:
         left = (self._steps - step) / tf.maximum(1.0, self._steps - warmup)
         return self._peak * tf.clip_by_value(tf.minimum((step + 1.0) / warmup, left), 0.0, 1.0)
 
-    def num_steps(self, rows: int, passes: int = PASSES) -> int:
+    def num_steps(self, rows: int, passes: int = PASSES, least: int = MIN_STEPS) -> int:
         """Batches of a training on a number of rows."""
-        return max(MIN_STEPS, passes * min(rows, MAX_ROWS) // self._batch_rows)
+        return max(least, min(passes * rows, MAX_ROWS_READ) // self._batch_rows)
 
-    def rate_factor(self, rows: int, passes: int) -> float:
-        """What multiplies the learning rate: 2 for half the steps or fewer, less where `num_steps` has its minimum."""
-        return min(MAX_RATE_FACTOR, self.num_steps(rows) / self.num_steps(rows, passes))
+    def fold_steps(self, rows: int) -> int:
+        """Batches of a training without a fold, on a number of rows."""
+        return self.num_steps(rows, FOLD_PASSES, FOLD_MIN_STEPS)
+
+    def fold_rate_factor(self, rows: int) -> float:
+        """What multiplies the learning rate without a fold: 2, or less where the number of batches has a limit."""
+        steps = self.num_steps(rows, PASSES, FOLD_MIN_STEPS)
+        return min(PASSES / FOLD_PASSES, steps / self.fold_steps(rows))
 
     def reset(self, weights: Sequence[Any] | None = None) -> None:
         """Sets the weights, float32, back to those before the first training, or to others."""

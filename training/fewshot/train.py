@@ -24,7 +24,7 @@ from training.data.load import Data
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
-from training.fewshot.contrastive import PASSES, ContrastiveStage, label_memberships
+from training.fewshot.contrastive import ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.fewshot.trainings import Trainings
 from training.io.examples import TrainingSet
@@ -36,9 +36,10 @@ from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
-FOLDS = 3
-# Without a fold, at up to twice the learning rate; and over all rows, from the mean of the folds' encoders.
-FOLD_PASSES, LAST_PASSES = PASSES // 4, PASSES // 2
+# Each fold costs a training; two are enough for many rows.
+FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
+# Over all rows, from the mean of the encoders that were trained without a fold.
+LAST_PASSES = 10
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
@@ -104,8 +105,9 @@ class FewLabelTrainer:
         strengths = STRENGTHS if self.bases[0] is None else CENTERED_STRENGTHS
         self._heads = list(itertools.product(range(len(self.bases)), strengths))
         several = self.targets.ndim == 2
+        count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
         memberships = label_memberships(self.targets, model.num_labels)
-        self.folds = make_folds(_strata(memberships), groups, FOLDS, config.train.seed)
+        self.folds = make_folds(_strata(memberships), groups, count, config.train.seed)
         self.num_folds = int(self.folds.max()) + 1
         # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
         self.predictable = np.ones(len(self.targets), bool)
@@ -202,9 +204,10 @@ class FewLabelTrainer:
         Returns:
             The vectors of all labeled rows, float32.
         """
-        passes = FOLD_PASSES if without_fold else LAST_PASSES
-        steps = self.stage.num_steps(len(rows), passes)
-        rate_factor = self.stage.rate_factor(len(rows), passes) if without_fold else 1.0
+        if without_fold:
+            steps, rate_factor = self.stage.fold_steps(len(rows)), self.stage.fold_rate_factor(len(rows))
+        else:
+            steps, rate_factor = self.stage.num_steps(len(rows), LAST_PASSES), 1.0
 
         def train(done: int) -> Iterator[float]:
             joined = rows
@@ -348,7 +351,7 @@ def train_best_candidate(
     if trainer.joined is not None:
         names.append(PSEUDO_LABELS)
     trained = [int((trainer.folds != fold).sum()) for fold in range(trainer.num_folds)]
-    steps = [trainer.stage.num_steps(rows, FOLD_PASSES) for rows in trained]
+    steps = [trainer.stage.fold_steps(rows) for rows in trained]
     steps.append(trainer.stage.num_steps(len(trainer.folds), LAST_PASSES))
     trained_names = [name for name in names if name != PROBE]
     shape = len(trainer.folds), trainer.model.head.kernel.shape[0]

@@ -12,7 +12,7 @@ from kmha.models.classifier import TextClassifier
 from training.config.config import ResolvedConfig
 from training.data.length_buckets import BatchPlan
 from training.fewshot import contrastive
-from training.fewshot.contrastive import PASSES, ContrastiveStage, saved_tokens
+from training.fewshot.contrastive import ContrastiveStage, saved_tokens
 from training.tasks.classify import ClassifyTask
 
 
@@ -78,7 +78,7 @@ def test_batches_have_parts_where_that_saves_more_than_it_costs(lengths, rows, s
 
 
 @pytest.mark.parametrize(
-    ("labels", "rows", "steps"), [(2, 2, 10), (6, 48, 60), (2, 128, 160), (2, 10_000, 1_200), (49, 490, 306)]
+    ("labels", "rows", "steps"), [(2, 2, 10), (6, 48, 60), (2, 128, 160), (2, 10_000, 600), (49, 490, 300)]
 )
 def test_number_of_batches(labels, rows, steps):
     stage, _ = _stage([10], rows, labels)
@@ -93,20 +93,13 @@ def test_long_texts_make_more_and_smaller_batches():
 
 
 @pytest.mark.parametrize(
-    ("rows", "passes", "factor"),
-    [
-        (5, 10, 1.0),
-        (10, 10, 1.2),
-        (22, 10, 2.0),
-        (128, 10, 2.0),
-        (5_000, 10, 2.0),
-        (10, 5, 1.2),
-        (128, 5, 2.0),
-    ],
+    ("rows", "steps", "factor"),
+    [(3, 5, 1.0), (5, 5, 1.2), (10, 6, 2.0), (128, 80, 2.0), (600, 375, 1.6), (5_000, 600, 1.0)],
 )
-def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, passes, factor):
+def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, steps, factor):
     stage, _ = _stage([10])
-    assert stage.rate_factor(rows, passes) == pytest.approx(factor)
+    assert stage.fold_steps(rows) == steps
+    assert stage.fold_rate_factor(rows) == pytest.approx(factor)
 
 
 def test_a_training_starts_from_the_initial_weights_or_from_given_ones():
@@ -137,7 +130,7 @@ def test_class_weights_do_not_weigh_the_contrastive_loss():
 
 def test_half_the_passes_have_half_the_batches_at_twice_the_learning_rate():
     stage, _ = _stage([10], 128)
-    assert stage.num_steps(128, PASSES // 2) == stage.num_steps(128) // 2
+    assert stage.fold_steps(128) == stage.num_steps(128) // 2
     rates = []
     for factor in (1.0, 2.0):
         stage._start(80, factor)

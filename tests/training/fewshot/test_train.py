@@ -166,7 +166,6 @@ def test_held_out_labels_decide_no_pseudo_label():
         rows = []
         trainer.stage = SimpleNamespace(
             num_steps=lambda rows, passes: 1,
-            rate_factor=lambda rows, passes: 1.0,
             train=lambda chosen, *_: rows.extend(chosen) or [0.5],
         )
         selected = []
