@@ -37,7 +37,7 @@ from training.tasks.protocol import Task
 logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
-FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
+FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 1_000
 # Over all rows, from the mean of the encoders that were trained without a fold.
 LAST_PASSES = 10
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
