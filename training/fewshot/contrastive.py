@@ -29,12 +29,12 @@ BATCH_TOKENS = 8192
 # Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
 LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
-# Batches of a training: as many as make 20 passes over the rows, within these limits.
+# Batches of a training from the initial weights: as many as make 20 passes over the rows, within these limits.
 PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
 # Without a fold: as many as make 10 passes, at up to twice the learning rate.
 FOLD_PASSES, FOLD_MIN_STEPS = 10, 5
-# A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in all
-# batches of a training, and else in a part for each shard. Each part takes longer to start.
+# A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in 20
+# passes over the rows, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
 
 

@@ -37,7 +37,7 @@ from training.tasks.protocol import Task
 logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
-FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 1_000
+FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 500
 # Over all rows, from the mean of the encoders that were trained without a fold.
 LAST_PASSES = 10
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
@@ -59,7 +59,7 @@ class Candidate:
         strength: Of the head's penalty, the one with the lowest loss.
         logits: Of each row by a model that was not trained on it, float32 [R, C].
         losses: Cross-entropy of the rows whose label the other folds have.
-        training_loss: Mean cross-entropy of the rows that the head of a fold was fitted to.
+        training_loss: Mean cross-entropy of the rows that the heads of the averaged folds were fitted to.
         basis: What the head reads: one of the trainer's bases.
     """
 
@@ -109,6 +109,7 @@ class FewLabelTrainer:
         memberships = label_memberships(self.targets, model.num_labels)
         self.folds = make_folds(_strata(memberships), groups, count, config.train.seed)
         self.num_folds = int(self.folds.max()) + 1
+        self.averaged_folds = averaged_folds(self.targets, self.folds)
         # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
         self.predictable = np.ones(len(self.targets), bool)
         for fold in range(self.num_folds) if not several else ():
@@ -146,14 +147,18 @@ class FewLabelTrainer:
         training_losses = {name: np.zeros(len(self._heads)) for name in names}
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
+            is_averaged = fold in self.averaged_folds
             for name in names:
-                vectors = self.train_encoder(name, trained, trainings, True) if name != PROBE else frozen
+                vectors = frozen
+                if name != PROBE:
+                    vectors = self.train_encoder(name, trained, trainings, True, is_averaged)
                 assert vectors is not None
                 for place, options in enumerate(self._heads):
                     head = self._head(vectors, trained, *options)
                     logits[name][place, held_out] = apply_head(vectors[held_out], head)
-                    loss = self._training_loss(head, vectors, trained)
-                    training_losses[name][place] += loss / self.num_folds
+                    if is_averaged:
+                        loss = self._training_loss(head, vectors, trained)
+                        training_losses[name][place] += loss / len(self.averaged_folds)
                     trainings.stop_if_signaled()
         return [self._candidate(name, logits[name], training_losses[name]) for name in names]
 
@@ -193,13 +198,18 @@ class FewLabelTrainer:
         return float(np.average(losses, weights=self.weights[rows]))
 
     def train_encoder(
-        self, name: str, rows: np.ndarray, trainings: Trainings, without_fold: bool = False
+        self,
+        name: str,
+        rows: np.ndarray,
+        trainings: Trainings,
+        without_fold: bool = False,
+        is_averaged: bool = True,
     ) -> np.ndarray:
         """Trains the encoder by the contrastive stage on some rows, int64 [R].
 
-        Without a fold it is trained from its initial weights, and on all rows from the mean of the encoders that were
-        trained without one. For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it
-        labels the texts, and the most confident ones join the rows.
+        Without a fold it is trained from its initial weights, and on all rows from the mean of the averaged encoders
+        that were trained without one. For "pseudo-labels", the encoder must be trained on these rows alone before: with
+        a head it labels the texts, and the most confident ones join the rows.
 
         Returns:
             The vectors of all labeled rows, float32.
@@ -218,7 +228,7 @@ class FewLabelTrainer:
             start = None if without_fold else trainings.mean_weights(name)
             return self.stage.train(joined, steps, rate_factor, done, start)
 
-        fold_of = name if without_fold else None
+        fold_of = name if without_fold and is_averaged else None
         return trainings.run(steps, train, lambda: self.vectors(self.source, trainings), fold_of)
 
     def _label_texts(self, rows: np.ndarray, trainings: Trainings) -> np.ndarray:
@@ -242,8 +252,8 @@ class FewLabelTrainer:
         """Fits the head to the vectors of all rows, float32 [R, D], and assigns it to the model.
 
         If the encoder was trained, the strength changes: with the new one, the head has the loss on its rows that the
-        heads of the folds had on theirs. The last encoder separates its rows better than those of the folds, so with
-        their strength the head would be overconfident.
+        heads of the folds had on theirs. The last encoder separates its rows better than those of the folds, and the
+        head has more rows, so with their strength it would be overconfident.
         """
         rows = np.arange(len(self.targets))
         if candidate.name != PROBE:
@@ -292,6 +302,20 @@ def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) ->
     folds = np.empty(len(first), np.int64)
     folds[order] = np.arange(len(first)) % count
     return folds[group]
+
+
+def averaged_folds(targets: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """The folds without which rows of two labels or more are left, int64; if there are none, all folds.
+
+    With a single label, the contrastive stage moves all vectors together.
+
+    Args:
+        targets: Label ids int [R], or with several labels 0 or 1, int [R, C].
+        folds: Fold of each row, int [R].
+    """
+    numbers = np.arange(folds.max() + 1)
+    found = [fold for fold in numbers if len(np.unique(targets[folds != fold], axis=0)) > 1]
+    return np.array(found, np.int64) if found else numbers
 
 
 def pseudo_labels(logits: np.ndarray, several: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -359,7 +383,7 @@ def train_best_candidate(
         trainer.stage,
         trainer.model,
         trained_names,
-        trainer.num_folds,
+        (trainer.num_folds, len(trainer.averaged_folds)),
         shape,
         len(trained_names) * sum(steps),
         trainer.joined,

@@ -62,7 +62,7 @@ class Trainings:
         stage: The contrastive stage.
         model: Its model.
         names: The candidates that are trained: once without each fold, and once on all rows.
-        num_folds: Number of folds.
+        num_folds: Number of folds, and of those that are averaged.
         shape: Labeled rows, and numbers of a vector.
         steps: Of all trainings.
         joined: The labeled rows followed by texts without labels, if there are any.
@@ -74,15 +74,15 @@ class Trainings:
         stage: ContrastiveStage,
         model: Any,
         names: Sequence[str],
-        num_folds: int,
+        num_folds: tuple[int, int],
         shape: tuple[int, int],
         steps: int,
         joined: Source | None,
         context: RunContext,
     ):
-        count = len(names) * (num_folds + 1)
+        count = len(names) * (num_folds[0] + 1)
         self._state = TrainingState(stage, model, names, (count, *shape), joined)
-        self._variables, self._num_folds = stage.variables, num_folds
+        self._variables, self._averaged = stage.variables, num_folds[1]
         self._joined = joined
         self._settings, self._resumes = context.config.train, context.config.resume
         self._folder = context.folder / CHECKPOINT
@@ -160,7 +160,7 @@ class Trainings:
         vectors = encode()
         self._state.vectors[number].assign(vectors)
         for mean, weight in zip(self._state.means[fold_of], self._variables, strict=True) if fold_of else ():
-            mean.assign_add(weight / self._num_folds)
+            mean.assign_add(weight / self._averaged)
         # At once, so that no checkpoint repeats the end of this training.
         self._current, self._done = number + 1, 0
         return vectors

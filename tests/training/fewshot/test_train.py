@@ -7,8 +7,10 @@ import tensorflow as tf
 
 from training.fewshot.contrastive import sample_batches
 from training.fewshot.train import (
+    LAST_PASSES,
     Candidate,
     FewLabelTrainer,
+    averaged_folds,
     best_candidate,
     graphs_as_traced,
     make_folds,
@@ -37,6 +39,17 @@ def test_queries_with_a_right_candidate_are_in_each_fold():
     folds = make_folds(strata, queries, 3, seed=0)
     assert all(len(set(folds[queries == query])) == 1 for query in range(12))
     assert sorted(folds[[3, 7, 11]].tolist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [([0, 1, 0, 1, 0, 1], [0, 1, 2]), ([0, 0, 0, 0, 1, 0], [0, 2]), ([0, 0, 0, 1, 1, 1], [0, 1, 2])],
+)
+def test_folds_without_which_one_label_is_left_are_not_averaged(targets, expected):
+    folds = np.array([0, 0, 2, 2, 1, 1])
+    assert averaged_folds(np.array(targets), folds).tolist() == expected
+    assert averaged_folds(np.eye(2, dtype=int)[targets], folds).tolist() == expected
+    assert averaged_folds(np.array([0, 0, 1]), np.array([0, 0, 1])).tolist() == [0, 1]
 
 
 def test_a_head_that_reads_a_few_functions_of_the_vectors():
@@ -84,7 +97,9 @@ def test_few_rows_do_not_decide_on_an_extreme_strength(copies, expected):
         [[[0.55, 0.0], [0.0, 0.55]], [[0.5, 0.0], [0.0, 0.5]], [[0.0, 2.0], [2.0, 0.0]]], np.float32
     )
     logits = np.tile(rows, (1, copies, 1))
-    assert trainer._candidate("contrastive", logits, np.zeros(3)).strength == expected
+    candidate = trainer._candidate("contrastive", logits, np.array([0.3, 0.2, 0.1]))
+    assert candidate.strength == expected
+    assert candidate.training_loss == {0.1: 0.3, 10.0: 0.2}[expected]
     # The strengths of centered vectors, which heads of pairs read, have no prior.
     trainer.bases = [np.eye(2)]
     assert trainer._candidate("contrastive", logits, np.zeros(3)).strength == 0.1
@@ -165,21 +180,47 @@ def test_held_out_labels_decide_no_pseudo_label():
         trainer.source, trainer.vectors = None, lambda *_: vectors
         rows = []
         trainer.stage = SimpleNamespace(
-            num_steps=lambda rows, passes: 1,
+            fold_steps=lambda rows: 1,
+            fold_rate_factor=lambda rows: 1.0,
             train=lambda chosen, *_: rows.extend(chosen) or [0.5],
         )
         selected = []
         trainings = SimpleNamespace(
             run=lambda steps, train, encode, fold_of: train(0),
-            mean_weights=lambda name: [],
             record_selected_texts=selected.extend,
             selected_texts=lambda: selected,
         )
-        trainer.train_encoder("pseudo-labels", np.arange(4), trainings)
+        trainer.train_encoder("pseudo-labels", np.arange(4), trainings, without_fold=True)
         return rows, trainer.joined.targets[rows].tolist()
 
     # Of the texts 5, 6 and 7, the confident half joins the rows of the other folds.
     assert trained(0) == trained(1) == ([0, 1, 2, 3, 5, 6], [0, 0, 1, 1, 1, 1])
+
+
+def _trained(name, without_fold, is_averaged):
+    """The start of a training, and the candidate whose mean it is part of."""
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    found = []
+    trainer.stage = SimpleNamespace(
+        num_steps=lambda rows, passes: passes,
+        fold_steps=lambda rows: 5,
+        fold_rate_factor=lambda rows: 2.0,
+        train=lambda rows, steps, rate_factor, done, weights: found.extend([steps, rate_factor, weights]),
+    )
+
+    def run(steps, train, encode, fold_of):
+        train(0)
+        found.append(fold_of)
+
+    trainings = SimpleNamespace(run=run, mean_weights=lambda name: f"mean of {name}")
+    trainer.train_encoder(name, np.arange(4), trainings, without_fold, is_averaged)
+    return tuple(found)
+
+
+def test_the_training_on_all_rows_starts_from_the_mean_of_those_without_a_fold():
+    assert _trained("contrastive", True, True) == (5, 2.0, None, "contrastive")
+    assert _trained("contrastive", True, False) == (5, 2.0, None, None)
+    assert _trained("contrastive", False, True) == (LAST_PASSES, 1.0, "mean of contrastive", None)
 
 
 @pytest.mark.parametrize("before", [None, False, True])
