@@ -5,6 +5,7 @@ The candidates are cross-validated, and the chosen one is trained on all rows.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import math
@@ -267,11 +268,13 @@ class FewLabelTrainer:
         from scipy.optimize import brentq
 
         rows = np.arange(len(self.targets))
+        expected = max(candidate.training_loss, SMALLEST_LOSS)
 
+        # Both ends are needed twice, and each call fits a head.
+        @functools.cache
         def excess(log_strength: float) -> float:
             head = self._head(vectors, rows, candidate.basis, math.exp(log_strength))
-            losses = self._training_loss(head, vectors, rows), candidate.training_loss
-            return math.log(max(losses[0], SMALLEST_LOSS) / max(losses[1], SMALLEST_LOSS))
+            return math.log(max(self._training_loss(head, vectors, rows), SMALLEST_LOSS) / expected)
 
         strengths = [strength for basis, strength in self._heads if basis == candidate.basis]
         lowest, highest = math.log(min(strengths)), math.log(max(strengths))

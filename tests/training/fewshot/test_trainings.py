@@ -76,7 +76,7 @@ def test_the_mean_of_the_folds_has_each_of_them_once_however_often_the_fit_was_i
 
             trainings.run(2, train, encode, "contrastive")
             stop(trainings)
-        return float(trainings.mean_weights("contrastive")[0].numpy().item())
+        return trainings.mean_weights("contrastive")[0].numpy().item()
 
     def stop(trainings, raises=True):
         nonlocal events
