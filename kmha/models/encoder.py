@@ -2,7 +2,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -69,6 +69,25 @@ def traced(weights: bool = False) -> Iterator[list[Trace]]:
         yield traces
     finally:
         _recording.reset(token)
+
+
+def _call_directly(block, x, **options):
+    return block(x, **options)
+
+
+_call_block: contextvars.ContextVar[Callable[..., Any]] = contextvars.ContextVar(
+    "call_block", default=_call_directly
+)
+
+
+@contextlib.contextmanager
+def blocks_called_by(call: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block of code, encoders compute `call(block, x, **options)` in place of `block(x, **options)`."""
+    token = _call_block.set(call)
+    try:
+        yield
+    finally:
+        _call_block.reset(token)
 
 
 # [UNK], [CLS], [SEP] and [MASK] have consecutive ids; the ids after them are words.
@@ -191,10 +210,14 @@ class TransformerEncoder(ConfigurableLayer):
         """
         recording = _recording.get()
         with_weights = return_attention_weights or (recording is not None and recording.weights)
-        states, all_weights = [x], []
+        states, all_weights, call = [x], [], _call_block.get()
         for block in self.blocks:
-            x = block(
-                x, attention_mask=padding_mask, return_attention_weights=with_weights, training=training
+            x = call(
+                block,
+                x,
+                attention_mask=padding_mask,
+                return_attention_weights=with_weights,
+                training=training,
             )
             if with_weights:
                 x, weights = x

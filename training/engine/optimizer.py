@@ -248,6 +248,11 @@ def _encoders(model: Any) -> list[Any]:
     return [encoder for index in range(len(model.encoder_configs)) for encoder in model.encoders_of(index)]
 
 
+def encoder_blocks(model: Any) -> list[Any]:
+    """The blocks of all encoders of a model."""
+    return [block for encoder in _encoders(model) for block in encoder.blocks]
+
+
 def _embedding_parts(encoder: Any) -> list[Any]:
     """The embedding and, in the post-norm form, its layer normalization."""
     is_post_norm = encoder.config.norm == "post" and encoder.norm is not None

@@ -21,8 +21,8 @@ from training.engine.optimizer import (
     scale_gradient,
     sum_gradients,
 )
-from training.runtime.cpu_sharding import trace_once
 from training.runtime.mixed_precision import LossScale, all_finite
+from training.runtime.traced import trace_once
 
 Batch = dict[str, object]
 StrategyName = Literal["auto", "one", "mirrored"]
@@ -218,12 +218,10 @@ class TrainingStep(tf.Module):
 
 
 def _all_reduce(context, gradient: Gradient) -> Gradient:
-    if not isinstance(gradient, tf.IndexedSlices):
-        return context.all_reduce(SUM, gradient)
-    # all_reduce concatenates the slices of the replicas.
-    return merge_duplicate_rows(
-        context.all_reduce(SUM, gradient) if context.num_replicas_in_sync > 1 else gradient
-    )
+    if context.num_replicas_in_sync > 1:
+        # Concatenates the slices of the replicas.
+        gradient = context.all_reduce(SUM, gradient)
+    return merge_duplicate_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _nonzero_rows(dense: tf.Tensor) -> tf.IndexedSlices:

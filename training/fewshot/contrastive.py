@@ -16,10 +16,11 @@ from training.config.config import ResolvedConfig
 from training.data.inputs import Source
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
-from training.runtime.cpu_sharding import num_shards, trace_once
+from training.runtime.cpu_sharding import num_shards
 from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.runtime.mixed_precision import LossScale
 from training.runtime.resource_usage import count_trainable_weights
+from training.runtime.traced import trace_once
 from training.tasks.protocol import Task
 
 # Chosen on training rows of trec, ag_news and sst2; see docs/decisions/016-few-labels.md.

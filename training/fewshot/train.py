@@ -3,7 +3,6 @@
 The candidates are cross-validated, and the chosen one is trained on all rows.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -14,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kmha.errors import InputError
 from training.cli.exceptions import TrainingDiverged
@@ -22,7 +20,7 @@ from training.config.config import ResolvedConfig
 from training.config.defaults import has_new_ngrams, resolve_data_defaults
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
-from training.engine.optimizer import freeze
+from training.engine.optimizer import encoder_blocks, freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
 from training.fewshot.contrastive import ContrastiveStage, label_memberships
@@ -32,7 +30,8 @@ from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path
 from training.linear.weighing import log_prior, weigh
 from training.runs.run_folder import RunContext
-from training.runtime.cpu_sharding import run_sharded, trace_once
+from training.runtime.cpu_sharding import run_sharded
+from training.runtime.traced import blocks_traced_once, graphs_as_traced, trace_once
 from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
@@ -407,18 +406,6 @@ def train_best_candidate(
     return best, {each.name: round(each.loss, 4) for each in candidates}
 
 
-@contextlib.contextmanager
-def graphs_as_traced() -> Iterator[None]:
-    """Leaves out TensorFlow's graph optimizer: steps are as fast without it, and the first one takes less time."""
-    option = "disable_meta_optimizer"
-    before = tf.config.optimizer.get_experimental_options().get(option, False)
-    tf.config.optimizer.set_experimental_options({option: True})
-    try:
-        yield
-    finally:
-        tf.config.optimizer.set_experimental_options({option: before})
-
-
 def add_linear_path(
     trainer: FewLabelTrainer, logits: np.ndarray, preprocessor: Any, labels: Sequence[str], seed: int
 ) -> tuple[Any, np.ndarray]:
@@ -484,7 +471,7 @@ def train_few_labels(
         )
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
-    with graphs_as_traced():
+    with graphs_as_traced(), blocks_traced_once(encoder_blocks(model)):
         best, losses = train_best_candidate(trainer, config.fewshot.mode, context)
     logits = best.logits
     if config.encoder.linear and config.task == "classify":

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from training.config.config import FitConfig, TrainSection
 from training.runtime.resource_usage import available_cores
+from training.runtime.traced import trace_once
 from training.tasks.protocol import Task
 
 # More shards need more memory for their gradients; more than two were not measured.
@@ -96,24 +97,3 @@ def run_sharded(function: Callable[[Any], Any], features: Any) -> Any:
 def sharded_predict_function(model: Any) -> Callable[[Any], Any]:
     """The outputs of a model for features of any batch size, as one graph that computes the shards in parallel."""
     return trace_once(lambda features: run_sharded(lambda part: model(part, training=False), features))
-
-
-def trace_once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of one structure of tensors as a graph that is traced once, for batches of every size.
-
-    XLA inside the function still compiles for each size. The function must not need AutoGraph.
-    """
-    graph = None
-
-    def any_size(value: Any) -> tf.TensorSpec:
-        value = tf.convert_to_tensor(value)
-        return tf.TensorSpec([None] * value.shape.rank, value.dtype)
-
-    def call(tensors: Any) -> Any:
-        nonlocal graph
-        if graph is None:
-            signature = [tf.nest.map_structure(any_size, tensors)]
-            graph = tf.function(function, input_signature=signature, autograph=False)
-        return graph(tensors)
-
-    return call

@@ -12,7 +12,6 @@ from training.fewshot.train import (
     FewLabelTrainer,
     averaged_folds,
     best_candidate,
-    graphs_as_traced,
     make_folds,
     pseudo_labels,
 )
@@ -221,17 +220,3 @@ def test_the_training_on_all_rows_starts_from_the_mean_of_those_without_a_fold()
     assert _trained("contrastive", True, True) == (5, 2.0, None, "contrastive")
     assert _trained("contrastive", True, False) == (5, 2.0, None, None)
     assert _trained("contrastive", False, True) == (LAST_PASSES, 1.0, "mean of contrastive", None)
-
-
-@pytest.mark.parametrize("before", [None, False, True])
-def test_graph_optimizer_is_left_out_within_the_block_only(before):
-    options, name = tf.config.optimizer, "disable_meta_optimizer"
-    if before is not None:
-        options.set_experimental_options({name: before})
-    try:
-        with pytest.raises(ZeroDivisionError), graphs_as_traced():
-            assert options.get_experimental_options()[name]
-            raise ZeroDivisionError
-        assert options.get_experimental_options()[name] == bool(before)
-    finally:
-        options.set_experimental_options({name: False})
