@@ -57,7 +57,7 @@ def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], r
 def read_checkpoint(folder: Path, state: tf.Module) -> dict[str, Any]:
     """Restores every variable from the newest undamaged checkpoint, and returns its progress.
 
-    Raises InputError if there is none, all are damaged, or they are of another model.
+    Raises InputError if there is none, all are damaged, or they are of another model or version.
     """
     checkpoints = list_checkpoints(folder)
     if not checkpoints:
@@ -82,7 +82,8 @@ def _restore(checkpoint: Path, state: tf.Module) -> str:
         return _message(error)
     except (AssertionError, LookupError, ValueError) as error:
         raise InputError(
-            f"--resume: expected a checkpoint of this model, got one of another model: {checkpoint}"
+            f"--resume: expected a checkpoint of this model, got one of another model or another version: {checkpoint};"
+            " use --overwrite in place of --resume to start over"
         ) from error
     return ""
 
