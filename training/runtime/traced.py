@@ -61,27 +61,27 @@ def blocks_traced_once(blocks: Iterable[EncoderBlock]) -> Iterator[None]:
         key = repr([{name: config[name] for name in config if name != "name"}, options])
         if key not in graphs:
             graphs[key] = tf.function(_stateless(block, options), autograph=False)
-        x, counters = graphs[key](values[block], x, attention_mask)
-        for variable, counter in zip(_dropout_counters(block), counters, strict=True):
-            variable.assign(counter)
+        x, seeds = graphs[key](values[block], x, attention_mask)
+        for variable, seed in zip(_dropout_seeds(block), seeds, strict=True):
+            variable.assign(seed)
         return x
 
     with blocks_called_by(call):
         yield
 
 
-def _dropout_counters(block: EncoderBlock) -> list[Any]:
+def _dropout_seeds(block: EncoderBlock) -> list[Any]:
     """The variables that a call changes."""
-    return [variable for variable in block.variables if not keras.backend.is_float_dtype(variable.dtype)]
+    return [variable for variable in block.variables if "seed_generator" in variable.path]
 
 
 def _stateless(block: EncoderBlock, options: dict[str, Any]) -> Callable[..., tuple[Any, list[Any]]]:
-    """From the values of a block's variables, input and mask to output and next counters of dropout."""
+    """From the values of a block's variables, input and mask to output and next seeds of dropout."""
 
     def call(values: Any, x: Any, attention_mask: Any) -> tuple[Any, list[Any]]:
         mapping = list(zip(block.variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
             x = block(x, attention_mask=attention_mask, **options)
-            return x, [scope.get_current_value(variable) for variable in _dropout_counters(block)]
+            return x, [scope.get_current_value(variable) for variable in _dropout_seeds(block)]
 
     return call

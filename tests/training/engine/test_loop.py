@@ -176,7 +176,7 @@ def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
         make_loop(tmp_path).run(resume=True)
     with pytest.raises(Interrupted):
         make_loop(tmp_path, callbacks=[signal_at(1)], ema=False).run()
-    with pytest.raises(InputError, match="another model"):
+    with pytest.raises(InputError, match="another model or another version.*use --overwrite"):
         make_loop(tmp_path).run(resume=True)
 
 

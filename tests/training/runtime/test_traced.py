@@ -45,6 +45,14 @@ def _trained(shared: bool, **changes) -> tuple[list[np.ndarray], np.ndarray]:
     return [variable.numpy() for variable in model.variables], outputs.numpy()
 
 
+def _check_that_sharing_changes_nothing(graphs, **changes) -> None:
+    expected, outputs = _trained(shared=False, **changes)
+    assert not graphs
+    found, shared_outputs = _trained(shared=True, **changes)
+    for one, other in zip([*expected, outputs], [*found, shared_outputs], strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+
+
 @pytest.fixture
 def graphs(monkeypatch):
     """The blocks whose graph was traced, and in training or not."""
@@ -62,25 +70,16 @@ def graphs(monkeypatch):
 def test_blocks_of_a_configuration_have_one_graph_and_their_own_weights_and_dropout(graphs, policy):
     keras.config.set_dtype_policy(policy)
     try:
-        expected, outputs = _trained(shared=False)
-        assert not graphs
-        found, shared_outputs = _trained(shared=True)
+        _check_that_sharing_changes_nothing(graphs)
     finally:
         keras.config.set_dtype_policy("float32")
     assert graphs == [("block_0", True), ("block_0", False)]
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(shared_outputs, outputs, rtol=0, atol=1e-6)
 
 
 def test_blocks_of_different_sizes_have_different_graphs(graphs):
     sizes = ((2, 32), (1, 16), (2, 32))
-    expected, outputs = _trained(shared=False, layer_sizes=sizes, head_dim=8)
-    found, shared_outputs = _trained(shared=True, layer_sizes=sizes, head_dim=8)
+    _check_that_sharing_changes_nothing(graphs, layer_sizes=sizes, head_dim=8)
     assert [name for name, training in graphs if training] == ["block_0", "block_1"]
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(shared_outputs, outputs, rtol=0, atol=1e-6)
 
 
 def test_eager_calls_and_attention_weights_share_no_graph(graphs):
