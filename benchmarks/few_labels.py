@@ -287,7 +287,7 @@ class FewLabelModel:
 
         if self._frozen is None:
             stage = self._trainer.stage
-            for _ in stage.train(labeled, len(labeled)):
+            for _ in stage.train(labeled, stage.num_steps(len(labeled))):
                 pass
             inputs, vectors = self.encode(labeled), self.encode(others)
         else:

@@ -28,20 +28,19 @@ from training.tasks.protocol import Task
 BATCH_ROWS, MAX_BATCH_ROWS, MIN_BATCH_ROWS = 16, 32, 4
 BATCH_TOKENS = 8192
 # Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
-LEARNING_RATE = 2e-4 / BATCH_ROWS
+LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
-# Batches of a training: as many as make 5 passes over the rows, within these limits.
-PASSES, MIN_STEPS, MAX_ROWS_READ = 5, 5, 9600
-# Where these limits make more passes, the learning rate is lower: its sum over all batches is that of 20 passes at a
-# quarter of it, which read at most as many rows.
-LOWEST_RATE = 0.25
-# A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in a
-# training on all rows, and else in a part for each shard. Each part takes longer to start.
-PARTS, MIN_SAVED_TOKENS = 4, 5_000
+# Batches of a training from the initial weights: as many as make 20 passes over the rows, within these limits.
+PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
+# Without a fold: as many as make 10 passes, at up to twice the learning rate.
+FOLD_PASSES, FOLD_MIN_STEPS = 10, 5
+# A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in 20
+# passes over the rows, and else in a part for each shard. Each part takes longer to start.
+PARTS, MIN_SAVED_TOKENS = 4, 10_000
 
 
 class ContrastiveStage:
-    """Trains the encoder of a model several times, from the same initial weights.
+    """Trains the encoder of a model several times, from the same initial weights or from given ones.
 
     Args:
         task: The task of the model.
@@ -95,42 +94,56 @@ class ContrastiveStage:
         left = (self._steps - step) / tf.maximum(1.0, self._steps - warmup)
         return self._peak * tf.clip_by_value(tf.minimum((step + 1.0) / warmup, left), 0.0, 1.0)
 
-    def num_steps(self, rows: int, passes: float = PASSES) -> int:
+    def num_steps(self, rows: int, passes: int = PASSES, least: int = MIN_STEPS) -> int:
         """Batches of a training on a number of rows."""
-        return max(MIN_STEPS, int(min(passes * rows, MAX_ROWS_READ)) // self._batch_rows)
+        return max(least, min(passes * rows, MAX_ROWS_READ) // self._batch_rows)
 
-    def rate_factor(self, rows: int) -> float:
-        """What multiplies the learning rate on a number of rows: 1, or less where limits make more passes."""
-        steps = self.num_steps(rows, PASSES / LOWEST_RATE)
-        return min(1.0, LOWEST_RATE * steps / self.num_steps(rows))
+    def fold_steps(self, rows: int) -> int:
+        """Batches of a training without a fold, on a number of rows."""
+        return self.num_steps(rows, FOLD_PASSES, FOLD_MIN_STEPS)
+
+    def fold_rate_factor(self, rows: int) -> float:
+        """What multiplies the learning rate without a fold: 2, or less where the number of batches has a limit."""
+        steps = self.num_steps(rows, PASSES, FOLD_MIN_STEPS)
+        return min(PASSES / FOLD_PASSES, steps / self.fold_steps(rows))
 
     def reset(self, weights: Sequence[Any] | None = None) -> None:
         """Sets the weights, float32, back to those before the first training, or to others."""
         for variable, value in zip(self.variables, weights or self._initial, strict=True):
             variable.assign(value)
 
-    def _start(self, rows: int, done: int = 0) -> None:
-        """Begins or resumes a training of as many steps and at such a learning rate as on a number of rows."""
-        self._steps.assign(self.num_steps(rows))
-        self._peak.assign(LEARNING_RATE * self._batch_rows * self.rate_factor(rows))
+    def _start(
+        self, steps: int, rate_factor: float, done: int = 0, weights: Sequence[Any] | None = None
+    ) -> None:
+        self._steps.assign(steps)
+        self._peak.assign(LEARNING_RATE * self._batch_rows * rate_factor)
         if done:
             return
-        self.reset()
+        self.reset(weights)
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
 
-    def train(self, rows: np.ndarray, labeled: int, done: int = 0) -> Iterator[float]:
+    def train(
+        self,
+        rows: np.ndarray,
+        steps: int,
+        rate_factor: float = 1.0,
+        done: int = 0,
+        weights: Sequence[Any] | None = None,
+    ) -> Iterator[float]:
         """Trains the encoder.
 
         Args:
             rows: int [R].
-            labeled: The number of rows without pseudo-labels, which the number of steps depends on.
+            steps: Number of batches.
+            rate_factor: Multiplies the learning rate.
             done: Steps that are done: the others follow from the present weights.
+            weights: Of the start, float32, in the order of `variables`; None: the initial ones.
 
         Yields:
             The loss of each step.
         """
-        self._start(labeled, done)
+        self._start(steps, rate_factor, done, weights)
         random = np.random.default_rng([self._seed, 13])
         if not tf.config.list_logical_devices("GPU"):
             largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
@@ -138,7 +151,7 @@ class ContrastiveStage:
             check_memory(encoder_configs(self._model), count, [largest], available_bytes())
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
-        batches = sample_batches(memberships, self._batch_rows, self.num_steps(labeled), random)
+        batches = sample_batches(memberships, self._batch_rows, steps, random)
         for chosen in itertools.islice(batches, done, None):
             if self._parts > 1:
                 chosen = chosen[np.argsort(self._source.lengths[rows[chosen]], kind="stable")]

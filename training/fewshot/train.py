@@ -38,8 +38,8 @@ logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 500
-# Of the encoder that was trained on all rows, in its mean with those of the folds.
-LAST_SHARE = 0.5
+# Over all rows, from the mean of the encoders that were trained without a fold.
+LAST_PASSES = 10
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
@@ -151,8 +151,7 @@ class FewLabelTrainer:
             for name in names:
                 vectors = frozen
                 if name != PROBE:
-                    share = (1 - LAST_SHARE) / len(self.averaged_folds) if is_averaged else 0.0
-                    vectors = self.train_encoder(name, trained, trainings, share)
+                    vectors = self.train_encoder(name, trained, trainings, True, is_averaged)
                 assert vectors is not None
                 for place, options in enumerate(self._heads):
                     head = self._head(vectors, trained, *options)
@@ -199,16 +198,26 @@ class FewLabelTrainer:
         return float(np.average(losses, weights=self.weights[rows]))
 
     def train_encoder(
-        self, name: str, rows: np.ndarray, trainings: Trainings, share: float = 0.0
+        self,
+        name: str,
+        rows: np.ndarray,
+        trainings: Trainings,
+        without_fold: bool = False,
+        is_averaged: bool = True,
     ) -> np.ndarray:
-        """Trains the encoder from its initial weights by the contrastive stage on some rows, int64 [R].
+        """Trains the encoder by the contrastive stage on some rows, int64 [R].
 
-        For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it labels the texts,
-        and the most confident ones join the rows. The share is that of the encoder in the mean of the candidate.
+        Without a fold it is trained from its initial weights, and on all rows from the mean of the averaged encoders
+        that were trained without one. For "pseudo-labels", the encoder must be trained on these rows alone before: with
+        a head it labels the texts, and the most confident ones join the rows.
 
         Returns:
             The vectors of all labeled rows, float32.
         """
+        if without_fold:
+            steps, rate_factor = self.stage.fold_steps(len(rows)), self.stage.fold_rate_factor(len(rows))
+        else:
+            steps, rate_factor = self.stage.num_steps(len(rows), LAST_PASSES), 1.0
 
         def train(done: int) -> Iterator[float]:
             joined = rows
@@ -216,10 +225,11 @@ class FewLabelTrainer:
                 if not done:
                     trainings.record_selected_texts(self._label_texts(rows, trainings))
                 joined = np.concatenate([rows, trainings.selected_texts()])
-            return self.stage.train(joined, len(rows), done)
+            start = None if without_fold else trainings.mean_weights(name)
+            return self.stage.train(joined, steps, rate_factor, done, start)
 
-        encode = functools.partial(self.vectors, self.source, trainings)
-        return trainings.run(self.stage.num_steps(len(rows)), train, encode, name, share)
+        fold_of = name if without_fold and is_averaged else None
+        return trainings.run(steps, train, lambda: self.vectors(self.source, trainings), fold_of)
 
     def _label_texts(self, rows: np.ndarray, trainings: Trainings) -> np.ndarray:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
@@ -233,16 +243,10 @@ class FewLabelTrainer:
         return texts
 
     def train_on_all_rows(self, name: str, trainings: Trainings) -> np.ndarray:
-        """Trains the encoder on all rows for "contrastive" or "pseudo-labels"; its mean with the folds' is the result.
-
-        Returns:
-            The vectors of the rows, float32.
-        """
+        """Trains the encoder as for "contrastive" or "pseudo-labels" on all rows; returns their vectors, float32."""
         rows = np.arange(len(self.targets))
-        for each in (CONTRASTIVE, PSEUDO_LABELS) if name == PSEUDO_LABELS else (CONTRASTIVE,):
-            self.train_encoder(each, rows, trainings, LAST_SHARE)
-        self.stage.reset(trainings.mean_weights(name))
-        return self.vectors(self.source, trainings)
+        vectors = self.train_encoder(CONTRASTIVE, rows, trainings)
+        return self.train_encoder(PSEUDO_LABELS, rows, trainings) if name == PSEUDO_LABELS else vectors
 
     def assign_head(self, candidate: Candidate, vectors: np.ndarray) -> None:
         """Fits the head to the vectors of all rows, float32 [R, D], and assigns it to the model.
@@ -373,14 +377,15 @@ def train_best_candidate(
     if trainer.joined is not None:
         names.append(PSEUDO_LABELS)
     trained = [int((trainer.folds != fold).sum()) for fold in range(trainer.num_folds)]
-    steps = [trainer.stage.num_steps(rows) for rows in (*trained, len(trainer.folds))]
+    steps = [trainer.stage.fold_steps(rows) for rows in trained]
+    steps.append(trainer.stage.num_steps(len(trainer.folds), LAST_PASSES))
     trained_names = [name for name in names if name != PROBE]
     shape = len(trainer.folds), trainer.model.head.kernel.shape[0]
     trainings = Trainings(
         trainer.stage,
         trainer.model,
         trained_names,
-        trainer.num_folds,
+        (trainer.num_folds, len(trainer.averaged_folds)),
         shape,
         len(trained_names) * sum(steps),
         trainer.joined,

@@ -46,7 +46,7 @@ class TrainingState(tf.Module):
         self.model_variables = [variable.value for variable in model.variables]
         self.optimizer, self.loss_scale = stage.step.optimizer, stage.step.loss_scale
         self.vectors = tf.Variable(tf.zeros(shape), trainable=False)
-        self.mean_weights = {
+        self.means = {
             name: [tf.Variable(tf.zeros_like(each), trainable=False) for each in stage.variables]
             for name in names
         }
@@ -62,7 +62,7 @@ class Trainings:
         stage: The contrastive stage.
         model: Its model.
         names: The candidates that are trained: once without each fold, and once on all rows.
-        num_folds: Number of folds.
+        num_folds: Number of folds, and of those that are averaged.
         shape: Labeled rows, and numbers of a vector.
         steps: Of all trainings.
         joined: The labeled rows followed by texts without labels, if there are any.
@@ -74,15 +74,16 @@ class Trainings:
         stage: ContrastiveStage,
         model: Any,
         names: Sequence[str],
-        num_folds: int,
+        num_folds: tuple[int, int],
         shape: tuple[int, int],
         steps: int,
         joined: Source | None,
         context: RunContext,
     ):
-        count = len(names) * (num_folds + 1)
+        count = len(names) * (num_folds[0] + 1)
         self._state = TrainingState(stage, model, names, (count, *shape), joined)
-        self._variables, self._joined = stage.variables, joined
+        self._variables, self._averaged = stage.variables, num_folds[1]
+        self._joined = joined
         self._settings, self._resumes = context.config.train, context.config.resume
         self._folder = context.folder / CHECKPOINT
         self._total = steps
@@ -130,8 +131,7 @@ class Trainings:
         steps: int,
         train: Callable[[int], Iterator[float]],
         encode: Callable[[], np.ndarray],
-        name: str = "",
-        share: float = 0.0,
+        fold_of: str | None = None,
     ) -> np.ndarray:
         """Runs the next training, unless it was finished before the interruption.
 
@@ -139,8 +139,7 @@ class Trainings:
             steps: Of the training.
             train: From the number of steps that are done to the losses of the others.
             encode: Makes the vectors of the labeled rows after the training, float32 [R, D].
-            name: The candidate.
-            share: Of the weights in `mean_weights` of the candidate.
+            fold_of: The candidate, if its weights are part of `mean_weights`.
 
         Returns:
             These vectors.
@@ -160,17 +159,15 @@ class Trainings:
                 self._save()
         vectors = encode()
         self._state.vectors[number].assign(vectors)
-        for mean, weight in (
-            zip(self._state.mean_weights[name], self._variables, strict=True) if share else ()
-        ):
-            mean.assign_add(share * weight)
+        for mean, weight in zip(self._state.means[fold_of], self._variables, strict=True) if fold_of else ():
+            mean.assign_add(weight / self._averaged)
         # At once, so that no checkpoint repeats the end of this training.
         self._current, self._done = number + 1, 0
         return vectors
 
     def mean_weights(self, name: str) -> list[tf.Variable]:
-        """The mean of a candidate's encoders by their shares: float32 weights in the order of the stage's variables."""
-        return self._state.mean_weights[name]
+        """The mean of the weights that were trained without a fold, float32, in the order of the stage's variables."""
+        return self._state.means[name]
 
     def stop_if_signaled(self) -> None:
         """Raises Interrupted after SIGINT or SIGTERM, with a checkpoint on disk."""

@@ -78,48 +78,41 @@ def test_batches_have_parts_where_that_saves_more_than_it_costs(lengths, rows, s
 
 
 @pytest.mark.parametrize(
-    ("labels", "rows", "steps", "factor"),
-    [
-        (2, 2, 5, 0.25),
-        (2, 5, 5, 0.3),
-        (2, 16, 5, 1.0),
-        (6, 48, 15, 1.0),
-        (2, 128, 40, 1.0),
-        (2, 600, 187, 600 / 187 / 4),
-        (2, 10_000, 600, 0.25),
-        (49, 490, 76, 300 / 76 / 4),
-    ],
+    ("labels", "rows", "steps"), [(2, 2, 10), (6, 48, 60), (2, 128, 160), (2, 10_000, 600), (49, 490, 300)]
 )
-def test_the_learning_rate_falls_where_limits_make_more_passes(labels, rows, steps, factor):
+def test_number_of_batches(labels, rows, steps):
     stage, _ = _stage([10], rows, labels)
     assert stage.num_steps(rows) == steps
-    assert stage.rate_factor(rows) == pytest.approx(factor)
 
 
 def test_long_texts_make_more_and_smaller_batches():
     stage, _ = _stage([10, 2_048])
-    assert (stage._batch_rows, stage.num_steps(64)) == (4, 5 * 64 // 4)
-    stage._start(64)
+    assert (stage._batch_rows, stage.num_steps(64)) == (4, 20 * 64 // 4)
+    stage._start(10, 1.0)
     assert float(stage._peak) == pytest.approx(contrastive.LEARNING_RATE * 4)
 
 
-def test_a_training_starts_from_the_initial_weights_or_goes_on():
+@pytest.mark.parametrize(
+    ("rows", "steps", "factor"),
+    [(3, 5, 1.0), (5, 5, 1.2), (10, 6, 2.0), (128, 80, 2.0), (600, 375, 1.6), (5_000, 600, 1.0)],
+)
+def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, steps, factor):
+    stage, _ = _stage([10])
+    assert stage.fold_steps(rows) == steps
+    assert stage.fold_rate_factor(rows) == pytest.approx(factor)
+
+
+def test_a_training_starts_from_the_initial_weights_or_from_given_ones():
     stage, model = _stage([10])
     first = [each.numpy() for each in model.trainable_weights]
     others = [value + 1 for value in first]
-    stage.reset(others)
-    # The steps that are done have made the present weights.
-    stage._start(10, done=4)
+    stage._start(10, 1.0, weights=others)
     np.testing.assert_array_equal(model.trainable_weights[0].numpy(), others[0])
-    stage._start(10)
+    # The steps that are done have made the present weights.
+    stage._start(10, 1.0, done=4)
+    np.testing.assert_array_equal(model.trainable_weights[0].numpy(), others[0])
+    stage._start(10, 1.0)
     np.testing.assert_array_equal(model.trainable_weights[0].numpy(), first[0])
-
-
-def test_the_learning_rate_rises_and_then_falls_to_0():
-    stage, _ = _stage([10])
-    stage._start(128)
-    rates = [float(stage._learning_rate(tf.constant(step))) for step in (0, 3, 20, 39)]
-    assert rates[1] == pytest.approx(2e-4) and rates[1] > rates[0] > 0 and rates[1] > rates[2] > rates[3] > 0
 
 
 def test_class_weights_do_not_weigh_the_contrastive_loss():
@@ -131,8 +124,19 @@ def test_class_weights_do_not_weigh_the_contrastive_loss():
         return {"loss": 1.0, "weight": 1.0}
 
     stage.step = step  # pyright: ignore
-    assert list(stage.train(np.arange(40), 16)) == [1.0] * 5
-    assert [each.tolist() for each in weights] == [[1.0] * 16] * 5
+    assert list(stage.train(np.arange(40), 3)) == [1.0] * 3
+    assert [each.tolist() for each in weights] == [[1.0] * 16] * 3
+
+
+def test_half_the_passes_have_half_the_batches_at_twice_the_learning_rate():
+    stage, _ = _stage([10], 128)
+    assert stage.fold_steps(128) == stage.num_steps(128) // 2
+    rates = []
+    for factor in (1.0, 2.0):
+        stage._start(80, factor)
+        rates.append([float(stage._learning_rate(tf.constant(step))) for step in (0, 7, 40, 79)])
+    np.testing.assert_allclose(rates[1], 2 * np.array(rates[0]), rtol=1e-6)
+    assert max(rates[0]) == rates[0][1] > rates[0][2] > rates[0][3] > 0
 
 
 def test_parts_save_tokens():

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from training.fewshot.contrastive import sample_batches
 from training.fewshot.train import (
+    LAST_PASSES,
     Candidate,
     FewLabelTrainer,
     averaged_folds,
@@ -178,40 +179,44 @@ def test_held_out_labels_decide_no_pseudo_label():
         trainer.source, trainer.vectors = None, lambda *_: vectors
         rows = []
         trainer.stage = SimpleNamespace(
-            num_steps=lambda rows: 1,
+            fold_steps=lambda rows: 1,
+            fold_rate_factor=lambda rows: 1.0,
             train=lambda chosen, *_: rows.extend(chosen) or [0.5],
         )
         selected = []
         trainings = SimpleNamespace(
-            run=lambda steps, train, encode, name, share: train(0),
+            run=lambda steps, train, encode, fold_of: train(0),
             record_selected_texts=selected.extend,
             selected_texts=lambda: selected,
         )
-        trainer.train_encoder("pseudo-labels", np.arange(4), trainings)
+        trainer.train_encoder("pseudo-labels", np.arange(4), trainings, without_fold=True)
         return rows, trainer.joined.targets[rows].tolist()
 
     # Of the texts 5, 6 and 7, the confident half joins the rows of the other folds.
     assert trained(0) == trained(1) == ([0, 1, 2, 3, 5, 6], [0, 0, 1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("name", ["contrastive", "pseudo-labels"])
-def test_the_encoder_is_the_mean_of_all_trainings_of_its_candidate(name):
+def _trained(name, without_fold, is_averaged):
+    """The start of a training, and the candidate whose mean it is part of."""
     trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
-    rows, names = 6, ["contrastive", "pseudo-labels"]
-    trainer.targets, trainer.source = np.array([0, 0, 1, 1, 1, 0]), None
-    trainer.folds, trainer.num_folds = np.array([0, 1, 2, 0, 1, 2]), 3
-    trainer.averaged_folds, trainer._heads = np.array([0, 2]), []
-    trainer.model = SimpleNamespace(num_labels=2)
-    trainer._candidate = lambda *_: None
-    shares, reset = {each: [] for each in names}, []
-    trainer.stage = SimpleNamespace(num_steps=lambda rows: 5, reset=reset.append)
-    trainer.vectors = lambda *_: "vectors of the mean"
-    frozen = np.zeros((rows, 1))
-    trainings: Any = SimpleNamespace(
-        run=lambda steps, train, encode, name, share: shares[name].append(share) or frozen,
-        mean_weights=lambda name: f"mean of {name}",
-        stop_if_signaled=lambda: None,
+    found = []
+    trainer.stage = SimpleNamespace(
+        num_steps=lambda rows, passes: passes,
+        fold_steps=lambda rows: 5,
+        fold_rate_factor=lambda rows: 2.0,
+        train=lambda rows, steps, rate_factor, done, weights: found.extend([steps, rate_factor, weights]),
     )
-    FewLabelTrainer.cross_validate(trainer, names, frozen, trainings)
-    assert trainer.train_on_all_rows(name, trainings) == "vectors of the mean"
-    assert reset == [f"mean of {name}"] and shares[name] == [0.25, 0.0, 0.25, 0.5]
+
+    def run(steps, train, encode, fold_of):
+        train(0)
+        found.append(fold_of)
+
+    trainings = SimpleNamespace(run=run, mean_weights=lambda name: f"mean of {name}")
+    trainer.train_encoder(name, np.arange(4), trainings, without_fold, is_averaged)
+    return tuple(found)
+
+
+def test_the_training_on_all_rows_starts_from_the_mean_of_those_without_a_fold():
+    assert _trained("contrastive", True, True) == (5, 2.0, None, "contrastive")
+    assert _trained("contrastive", True, False) == (5, 2.0, None, None)
+    assert _trained("contrastive", False, True) == (LAST_PASSES, 1.0, "mean of contrastive", None)

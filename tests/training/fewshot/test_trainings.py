@@ -38,7 +38,7 @@ def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False) -
     train = dataclasses.replace(ResolvedConfig().train, checkpoint_steps=checkpoint_steps)
     config = dataclasses.replace(ResolvedConfig(), train=train, resume=resume)
     context: Any = SimpleNamespace(config=config, folder=folder)
-    return Trainings(stage, model, ["contrastive"], 2, (2, 1), 15, None, context)
+    return Trainings(stage, model, ["contrastive"], (2, 2), (2, 1), 15, None, context)
 
 
 def _run(trainings: Trainings) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_checkpoints_are_written_after_so_many_steps_of_all_trainings(tmp_path, 
 
 
 @pytest.mark.parametrize("stopped_after", range(9))
-def test_the_mean_has_each_training_once_however_often_the_fit_was_interrupted(
+def test_the_mean_of_the_folds_has_each_of_them_once_however_often_the_fit_was_interrupted(
     stopped_after, tmp_path, monkeypatch
 ):
     def run(trainings):
@@ -74,7 +74,7 @@ def test_the_mean_has_each_training_once_however_often_the_fit_was_interrupted(
                 stop(trainings)
                 return np.zeros((2, 1), np.float32)
 
-            trainings.run(2, train, encode, "contrastive", 0.5)
+            trainings.run(2, train, encode, "contrastive")
             stop(trainings)
         return trainings.mean_weights("contrastive")[0].numpy().item()
 
