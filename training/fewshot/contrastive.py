@@ -32,8 +32,8 @@ LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
 # Batches of a training from the initial weights: as many as make 20 passes over the rows, within these limits.
 PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
-# Without a fold: as many as make 10 passes, at up to twice the learning rate.
-FOLD_PASSES, FOLD_MIN_STEPS = 10, 5
+# Without a fold: as many as make 5 passes, at up to four times the learning rate.
+FOLD_PASSES, FOLD_MIN_STEPS = 5, 5
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in 20
 # passes over the rows, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000

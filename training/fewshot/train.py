@@ -40,6 +40,8 @@ logger = logging.getLogger("kmha")
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 500
 # Over all rows, from the mean of the encoders that were trained without a fold.
 LAST_PASSES = 10
+# Of the loss of a constant prediction. With a lower cross-validated loss, the folds' encoders are part of the last one.
+EASY_LOSS = 0.5
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
@@ -248,6 +250,32 @@ class FewLabelTrainer:
         vectors = self.train_encoder(CONTRASTIVE, rows, trainings)
         return self.train_encoder(PSEUDO_LABELS, rows, trainings) if name == PSEUDO_LABELS else vectors
 
+    def share_of_folds(self, candidate: Candidate) -> float:
+        """The share of the folds' encoders in the final one, from 0 to 1; 0 unless the rows are easy to predict.
+
+        On easy topics the mean of the folds is better than the encoder that is trained on all rows after it, and on
+        questions and sentiment it is worse.
+        """
+        targets = self.targets[self.predictable]
+        frequencies = label_memberships(targets, self.model.num_labels).mean(axis=0)
+        # Smallest: also finite for labels that all rows have, or none.
+        odds = np.maximum(frequencies, SMALLEST_LOSS)
+        if targets.ndim == 2:
+            odds = odds / np.maximum(1 - frequencies, SMALLEST_LOSS)
+        constant = np.broadcast_to(np.log(odds), (len(targets), len(odds)))
+        expected = float(row_losses(constant, targets).mean())
+        return max(0.0, 1 - candidate.loss / max(EASY_LOSS * expected, SMALLEST_LOSS))
+
+    def average_with_folds(self, candidate: Candidate, trainings: Trainings) -> np.ndarray | None:
+        """Averages the encoder with those of the folds; returns the new vectors of all rows, float32, or None."""
+        share = self.share_of_folds(candidate)
+        if not share:
+            return None
+        pairs = zip(self.stage.variables, trainings.mean_weights(candidate.name), strict=True)
+        self.stage.reset([(1 - share) * last + share * mean for last, mean in pairs])
+        logger.info(f"few labels: the encoder has {share:.2f} times the mean of the folds' encoders")
+        return self.vectors(self.source)
+
     def assign_head(self, candidate: Candidate, vectors: np.ndarray) -> None:
         """Fits the head to the vectors of all rows, float32 [R, D], and assigns it to the model.
 
@@ -396,13 +424,16 @@ def train_best_candidate(
         candidates = trainer.cross_validate(names, frozen, trainings)
         best = best_candidate(candidates)
         vectors = frozen if best.name == PROBE else trainer.train_on_all_rows(best.name, trainings)
-    if best.name == PROBE:
-        # After the last checkpoint, which has the weights of the last training.
-        trainer.stage.reset()
-    assert vectors is not None
-    trainer.assign_head(best, vectors)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
     logger.info(f"few labels: {best.name}; loss in {trainer.num_folds}-fold cross-validation: {shown}")
+    # After the last checkpoint, which has the weights of the last training.
+    if best.name == PROBE:
+        trainer.stage.reset()
+    else:
+        averaged = trainer.average_with_folds(best, trainings)
+        vectors = vectors if averaged is None else averaged
+    assert vectors is not None
+    trainer.assign_head(best, vectors)
     return best, {each.name: round(each.loss, 4) for each in candidates}
 
 

@@ -220,3 +220,36 @@ def test_the_training_on_all_rows_starts_from_the_mean_of_those_without_a_fold()
     assert _trained("contrastive", True, True) == (5, 2.0, None, "contrastive")
     assert _trained("contrastive", True, False) == (5, 2.0, None, None)
     assert _trained("contrastive", False, True) == (LAST_PASSES, 1.0, "mean of contrastive", None)
+
+
+@pytest.mark.parametrize(
+    ("targets", "labels", "loss", "expected"),
+    [
+        ([0, 1, 2, 3] * 2, 4, 0.25 * np.log(4), 0.5),
+        ([0, 1, 2, 3] * 2, 4, 0.5 * np.log(4), 0.0),
+        ([0, 1, 2, 3] * 2, 4, 0.9 * np.log(4), 0.0),
+        ([0, 0, 0, 0], 2, 0.1, 0.0),
+        ([[1, 0, 1], [0, 0, 1]], 3, 0.25 * np.log(2) / 3, 0.5),
+    ],
+)
+def test_rows_that_are_easy_to_predict_give_the_folds_a_share(targets, labels, loss, expected):
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    trainer.targets = np.array(targets)
+    trainer.predictable = np.ones(len(targets), bool)
+    trainer.model = SimpleNamespace(num_labels=labels)
+    candidate: Any = SimpleNamespace(loss=loss)
+    assert trainer.share_of_folds(candidate) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.25, [2.0, 6.0]), (0.0, None)])
+def test_the_encoder_is_averaged_with_those_of_the_folds_by_their_share(share, expected):
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    weights = []
+    trainer.stage = SimpleNamespace(variables=[np.array([1.0, 5.0])], reset=weights.extend)
+    trainer.share_of_folds = lambda candidate: share
+    trainer.source, trainer.vectors = None, lambda source: "new vectors"
+    trainings: Any = SimpleNamespace(mean_weights=lambda name: [np.array([5.0, 9.0])])
+    candidate: Any = SimpleNamespace(name="contrastive")
+    found = trainer.average_with_folds(candidate, trainings)
+    assert found == (None if expected is None else "new vectors")
+    assert [each.tolist() for each in weights] == ([] if expected is None else [expected])
