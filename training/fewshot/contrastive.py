@@ -32,8 +32,10 @@ LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
 # Batches of a training from the initial weights: as many as make 20 passes over the rows, within these limits.
 PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
-# Without a fold: as many as make 5 passes, at up to four times the learning rate.
-FOLD_PASSES, FOLD_MIN_STEPS = 5, 5
+# Without a fold: as many as make 5 passes, at up to four times the learning rate. From so many labeled rows on, 10
+# passes at up to twice the rate.
+FEW_ROWS = 100
+FEW_PASSES, FOLD_PASSES, FOLD_MIN_STEPS = 5, 10, 5
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in 20
 # passes over the rows, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
@@ -69,6 +71,7 @@ class ContrastiveStage:
             forward=self._outputs,
         )
         self._encode = trace_once(lambda features: task.contrastive_outputs(model, features))
+        self._fold_passes = FEW_PASSES if rows < FEW_ROWS else FOLD_PASSES
         self._parts = 1
         if task.traits.num_texts == 1 and source.windows is None:
             saved = saved_tokens(source.lengths, self._batch_rows) * self.num_steps(rows)
@@ -100,12 +103,12 @@ class ContrastiveStage:
 
     def fold_steps(self, rows: int) -> int:
         """Batches of a training without a fold, on a number of rows."""
-        return self.num_steps(rows, FOLD_PASSES, FOLD_MIN_STEPS)
+        return self.num_steps(rows, self._fold_passes, FOLD_MIN_STEPS)
 
     def fold_rate_factor(self, rows: int) -> float:
-        """What multiplies the learning rate without a fold: 2, or less where the number of batches has a limit."""
+        """What multiplies the learning rate without a fold: 4 or 2, or less where the number of batches has a limit."""
         steps = self.num_steps(rows, PASSES, FOLD_MIN_STEPS)
-        return min(PASSES / FOLD_PASSES, steps / self.fold_steps(rows))
+        return min(PASSES / self._fold_passes, steps / self.fold_steps(rows))
 
     def reset(self, weights: Sequence[Any] | None = None) -> None:
         """Sets the weights, float32, back to those before the first training, or to others."""

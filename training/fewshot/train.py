@@ -23,7 +23,7 @@ from training.data.load import Data
 from training.engine.optimizer import encoder_blocks, freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
-from training.fewshot.contrastive import ContrastiveStage, label_memberships
+from training.fewshot.contrastive import FEW_ROWS, ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.fewshot.trainings import Trainings
 from training.io.examples import TrainingSet
@@ -40,7 +40,8 @@ logger = logging.getLogger("kmha")
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 500
 # Over all rows, from the mean of the encoders that were trained without a fold.
 LAST_PASSES = 10
-# Of the loss of a constant prediction. With a lower cross-validated loss, the folds' encoders are part of the last one.
+# Of the loss of a constant prediction. With a lower cross-validated loss of few rows, the folds' encoders are part of
+# the last one.
 EASY_LOSS = 0.5
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
@@ -251,11 +252,13 @@ class FewLabelTrainer:
         return self.train_encoder(PSEUDO_LABELS, rows, trainings) if name == PSEUDO_LABELS else vectors
 
     def share_of_folds(self, candidate: Candidate) -> float:
-        """The share of the folds' encoders in the final one, from 0 to 1; 0 unless the rows are easy to predict.
+        """The share of the folds' encoders in the final one, from 0 to 1; 0 unless few rows are easy to predict.
 
         On easy topics the mean of the folds is better than the encoder that is trained on all rows after it, and on
         questions and sentiment it is worse.
         """
+        if len(self.targets) >= FEW_ROWS:
+            return 0.0
         targets = self.targets[self.predictable]
         frequencies = label_memberships(targets, self.model.num_labels).mean(axis=0)
         # Smallest: also finite for labels that all rows have, or none.

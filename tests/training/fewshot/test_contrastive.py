@@ -93,11 +93,19 @@ def test_long_texts_make_more_and_smaller_batches():
 
 
 @pytest.mark.parametrize(
-    ("rows", "steps", "factor"),
-    [(3, 5, 1.0), (5, 5, 1.2), (10, 5, 2.4), (128, 40, 4.0), (600, 187, 600 / 187), (5_000, 600, 1.0)],
+    ("labeled", "rows", "steps", "factor"),
+    [
+        (4, 3, 5, 1.0),
+        (7, 5, 5, 1.2),
+        (15, 10, 5, 2.4),
+        (99, 66, 20, 4.0),
+        (192, 128, 80, 2.0),
+        (1_200, 600, 375, 1.6),
+        (10_000, 5_000, 600, 1.0),
+    ],
 )
-def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(rows, steps, factor):
-    stage, _ = _stage([10])
+def test_the_learning_rate_of_a_fold_grows_as_its_steps_shrink(labeled, rows, steps, factor):
+    stage, _ = _stage([10], labeled)
     assert stage.fold_steps(rows) == steps
     assert stage.fold_rate_factor(rows) == pytest.approx(factor)
 
@@ -128,14 +136,14 @@ def test_class_weights_do_not_weigh_the_contrastive_loss():
     assert [each.tolist() for each in weights] == [[1.0] * 16] * 3
 
 
-def test_a_quarter_of_the_passes_have_a_quarter_of_the_batches_at_four_times_the_learning_rate():
+def test_half_the_passes_have_half_the_batches_at_twice_the_learning_rate():
     stage, _ = _stage([10], 128)
-    assert stage.fold_steps(128) == stage.num_steps(128) // 4
+    assert stage.fold_steps(128) == stage.num_steps(128) // 2
     rates = []
-    for factor in (1.0, 4.0):
+    for factor in (1.0, 2.0):
         stage._start(80, factor)
         rates.append([float(stage._learning_rate(tf.constant(step))) for step in (0, 7, 40, 79)])
-    np.testing.assert_allclose(rates[1], 4 * np.array(rates[0]), rtol=1e-6)
+    np.testing.assert_allclose(rates[1], 2 * np.array(rates[0]), rtol=1e-6)
     assert max(rates[0]) == rates[0][1] > rates[0][2] > rates[0][3] > 0
 
 
