@@ -375,7 +375,7 @@ def test_texts_that_have_joined_are_the_same_after_an_interruption(few, texts, t
     unbroken = call(fit, *SETTINGS, *flags, tmp_path / "unbroken")
     assert unbroken.status == 0, unbroken.err
     # While texts have joined, before the next ones join, and later.
-    for number, count in enumerate((10, 11, 35)):
+    for number, count in enumerate((8, 7, 30)):
         interrupt(count, (*flags, tmp_path / "run"), resumed=number > 0)
     done = call(fit, *SETTINGS, *flags, tmp_path / "run", "--resume")
     assert done.status == 0, done.err
