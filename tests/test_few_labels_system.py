@@ -136,8 +136,8 @@ def choice_of(run):
 
 def test_an_interrupted_fit_continues_and_gives_the_same_model(few, tmp_path, monkeypatch):
     flags = (*few[0], "--out", tmp_path / "run")
-    # Seven steps in each of three folds, and 11 on all rows: in the first training and in the last one.
-    for number, count in enumerate((4, 22)):
+    # Five steps in each of three folds, and 11 on all rows: in the first training and in the last one.
+    for number, count in enumerate((4, 16)):
         interrupt(count, flags, resumed=number > 0)
     interrupt_evaluation(flags, resumed=True)
     losses = stop_after(monkeypatch, 1)
