@@ -257,16 +257,17 @@ class FewLabelTrainer:
         On easy topics the mean of the folds is better than the encoder that is trained on all rows after it, and on
         questions and sentiment it is worse.
         """
+        from scipy.special import entr
+
         if len(self.targets) >= FEW_ROWS:
             return 0.0
         targets = self.targets[self.predictable]
         frequencies = label_memberships(targets, self.model.num_labels).mean(axis=0)
-        # Smallest: also finite for labels that all rows have, or none.
-        odds = np.maximum(frequencies, SMALLEST_LOSS)
+        # The loss of predicting the frequencies is their entropy.
         if targets.ndim == 2:
-            odds = odds / np.maximum(1 - frequencies, SMALLEST_LOSS)
-        constant = np.broadcast_to(np.log(odds), (len(targets), len(odds)))
-        expected = float(row_losses(constant, targets).mean())
+            expected = float((entr(frequencies) + entr(1 - frequencies)).mean())
+        else:
+            expected = float(entr(frequencies).sum())
         return max(0.0, 1 - candidate.loss / max(EASY_LOSS * expected, SMALLEST_LOSS))
 
     def average_with_folds(self, candidate: Candidate, trainings: Trainings) -> np.ndarray | None:
