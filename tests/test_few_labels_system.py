@@ -224,6 +224,34 @@ def test_a_label_with_a_single_row_is_trained(few, tmp_path):
     assert "travel" in Bundle.load(tmp_path / "run").labels
 
 
+def test_many_labels_have_half_of_the_mean_of_the_folds(few, tmp_path, monkeypatch):
+    weights = []
+
+    def average(trainer, candidate, trainings):
+        def values(variables):
+            return np.concatenate([np.ravel(each) for each in variables])
+
+        last = values(trainer.stage.variables)
+        vectors = averaged(trainer, candidate, trainings)
+        weights.extend(
+            [last, values(trainings.mean_weights(candidate.name)), values(trainer.stage.variables)]
+        )
+        return vectors
+
+    averaged = few_label_training.FewLabelTrainer.average_with_folds
+    monkeypatch.setattr(few_label_training.FewLabelTrainer, "average_with_folds", average)
+    rows = [(text, f"{label} {number // 3 % 4}") for number, (text, label) in enumerate(news_rows(36, 0))]
+    data = write_csv(tmp_path / "rows.csv", rows)
+    flags = ("--data.train", data, "--fewshot=contrastive", "--out", tmp_path / "run")
+    outcome = call(fit, *SETTINGS, *few[0][:2], *flags)
+    assert outcome.status == 0, outcome.err
+    assert "36 training rows, cross-validated, 0 test rows; 12 labels" in outcome.err
+    assert "the encoder has 0.50 times the mean of the folds' encoders" in outcome.err
+    last, mean, final = weights
+    assert np.abs(last - mean).max() > 1e-4
+    np.testing.assert_allclose(final, (last + mean) / 2, atol=1e-6)
+
+
 @pytest.mark.second
 def test_rows_with_several_labels_are_trained_on(few, tmp_path):
     rows = [

@@ -11,7 +11,7 @@ TEMPERATURE = 0.1
 
 
 def contrastive_loss(targets, vectors, num_labels: int):
-    """`supervised_contrastive_loss` of more than eight labels that exclude each other, else `cosine_loss`.
+    """`supervised_contrastive_loss` if a text has one label of more than eight, else `cosine_loss`.
 
     Args:
         targets: Label ids int [B], or with several labels of a row 0 or 1, [B, C].
@@ -21,9 +21,13 @@ def contrastive_loss(targets, vectors, num_labels: int):
     Returns:
         float32 [B].
     """
-    exclusive = len(targets.shape) == 1
-    loss = supervised_contrastive_loss if exclusive and num_labels > MAX_COSINE_LABELS else cosine_loss
+    loss = supervised_contrastive_loss if excludes_many(targets, num_labels) else cosine_loss
     return loss(targets, vectors)
+
+
+def excludes_many(targets, num_labels: int) -> bool:
+    """Whether a text has one label of more than eight; its targets are as in `contrastive_loss`."""
+    return len(targets.shape) == 1 and num_labels > MAX_COSINE_LABELS
 
 
 def label_overlap(targets):

@@ -228,12 +228,15 @@ def test_the_training_on_all_rows_starts_from_the_mean_of_those_without_a_fold()
         ([0, 1, 2, 3] * 2, 4, 0.25 * np.log(4), 0.5),
         ([0, 1, 2, 3] * 2, 4, 0.5 * np.log(4), 0.0),
         ([0, 1, 2, 3] * 2, 4, 0.9 * np.log(4), 0.0),
-        ([0, 1, 2, 3] * 25, 4, 0.25 * np.log(4), 0.0),
+        ([0, 1, 2, 3] * 25, 4, 0.9 * np.log(4), 0.5),
         ([0, 0, 0, 0], 2, 0.1, 0.0),
         ([[1, 0, 1], [0, 0, 1]], 3, 0.25 * np.log(2) / 3, 0.5),
+        ([0, 1, 2, 3] * 2, 9, 0.9 * np.log(4), 0.5),
     ],
 )
-def test_rows_that_are_easy_to_predict_give_the_folds_a_share(targets, labels, loss, expected):
+def test_many_rows_or_labels_and_those_that_are_easy_to_predict_give_the_folds_a_share(
+    targets, labels, loss, expected
+):
     trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
     trainer.targets = np.array(targets)
     trainer.predictable = np.ones(len(targets), bool)
