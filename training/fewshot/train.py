@@ -41,9 +41,11 @@ logger = logging.getLogger("kmha")
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 500
 # Over all rows, from the mean of the encoders that were trained without a fold.
 LAST_PASSES = 10
-# The share of the folds' encoders in the final one. With few rows of few labels it grows from a cross-validated loss
-# down, given as a share of the loss of a constant prediction.
-SHARE, EASY_LOSS = 0.5, 0.5
+# Of the folds' encoders in the final one, from FEW_ROWS on or with many labels.
+SHARE = 0.5
+# With fewer rows of few labels they have a share if the cross-validated loss is below so many times that of a constant
+# prediction.
+EASY_LOSS = 0.5
 PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
 # Of centered vectors. With the higher ones, a head on 16 pairs was overconfident: loss 2.2 on test rows.
 CENTERED_STRENGTHS = STRENGTHS[:5]
@@ -259,10 +261,10 @@ class FewLabelTrainer:
         of the folds is better on easy topics than the encoder that is trained on all rows after it, and worse on
         questions and sentiment.
         """
-        from scipy.special import entr
-
         if len(self.targets) >= FEW_ROWS or excludes_many(self.targets, self.model.num_labels):
             return SHARE
+        from scipy.special import entr
+
         targets = self.targets[self.predictable]
         frequencies = label_memberships(targets, self.model.num_labels).mean(axis=0)
         # The loss of predicting the frequencies is their entropy.
