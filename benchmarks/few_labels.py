@@ -197,8 +197,9 @@ def frozen_cell(vectors: FrozenVectors, train: Rows, test: Rows) -> dict[str, An
     """Accuracy of logistic regression on frozen vectors."""
     from training.fewshot.linear_head import apply_head, fit_head
 
-    labels = sorted({label for _, label in train})
-    targets, expected = (np.array([labels.index(label) for _, label in rows]) for rows in (train, test))
+    labels = {label: number for number, label in enumerate(sorted({label for _, label in train}))}
+    # A test row whose label the training rows lack counts as an error, as in a fit.
+    targets, expected = (np.array([labels.get(label, -1) for _, label in rows]) for rows in (train, test))
     inputs, evaluated = (vectors([text for text, _ in rows]) for rows in (train, test))
     logits = apply_head(evaluated, fit_head(inputs, targets, len(labels), FROZEN_STRENGTH))
     return {"accuracy": float((logits.argmax(axis=1) == expected).mean())}

@@ -69,14 +69,18 @@ def delayed_stop() -> Iterator[None]:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Handles SIGTERM and SIGINT by `interrupt` inside the block."""
-    # A shell starts background commands with SIGINT ignored.
-    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     _Stop.is_requested = False
     try:
-        with signal_handler(interrupt, signal.SIGTERM, *(() if is_ignored else (signal.SIGINT,))):
+        with signal_handler(interrupt, *_stop_signals()):
             yield
     finally:
         _Stop.is_requested = False
+
+
+def _stop_signals() -> list[signal.Signals]:
+    # A shell starts background commands with SIGINT ignored.
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGINT]
 
 
 @contextlib.contextmanager
@@ -104,5 +108,5 @@ def deferred_signals() -> Iterator[list[int]]:
         received.append(number)
         print("\nstopping after this batch", file=sys.stderr)
 
-    with signal_handler(receive, signal.SIGINT, signal.SIGTERM):
+    with signal_handler(receive, *_stop_signals()):
         yield received

@@ -30,12 +30,13 @@ BATCH_TOKENS = 8192
 # Per row of a batch (Goyal et al. 2017, arXiv:1706.02677).
 LEARNING_RATE = 5e-5 / BATCH_ROWS
 WARMUP_FRACTION = 0.1
-# Batches of a training from the initial weights: as many as make 20 passes over the rows, within these limits.
+# Batches of a training from the initial weights: as many as make 20 passes over the rows, within these limits. They are
+# counted as if each had the rows above; with 3, 5, 6 or 7 labels they have up to four fewer.
 PASSES, MIN_STEPS, MAX_ROWS_READ = 20, 10, 9600
-# Without a fold: as many as make 5 passes, at up to four times the learning rate. From so many labeled rows on, 10
-# passes at up to twice the rate.
+# Without a fold: as many as make 10 passes, at up to twice the learning rate, but with fewer labeled rows than these 5,
+# at up to four times.
 FEW_ROWS = 100
-FEW_PASSES, FOLD_PASSES, FOLD_MIN_STEPS = 5, 10, 5
+FOLD_PASSES, FOLD_PASSES_OF_FEW, FOLD_MIN_STEPS = 10, 5, 5
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in 20
 # passes over the rows, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
@@ -71,7 +72,7 @@ class ContrastiveStage:
             forward=self._outputs,
         )
         self._encode = trace_once(lambda features: task.contrastive_outputs(model, features))
-        self._fold_passes = FEW_PASSES if rows < FEW_ROWS else FOLD_PASSES
+        self._fold_passes = FOLD_PASSES_OF_FEW if rows < FEW_ROWS else FOLD_PASSES
         self._parts = 1
         if task.traits.num_texts == 1 and source.windows is None:
             saved = saved_tokens(source.lengths, self._batch_rows) * self.num_steps(rows)
@@ -115,6 +116,15 @@ class ContrastiveStage:
         for variable, value in zip(self.variables, weights or self._initial, strict=True):
             variable.assign(value)
 
+    def check_memory(self, copies: int) -> None:
+        """Raises InputError if the longest batch and so many more copies of the weights do not fit into memory."""
+        # On a GPU TensorFlow's own out-of-memory error has the details.
+        if tf.config.list_logical_devices("GPU"):
+            return
+        largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
+        configs, count = encoder_configs(self._model), count_trainable_weights(self._model)
+        check_memory(configs, count, [largest], available_bytes(), copies, "--text.max-length")
+
     def _start(
         self, steps: int, rate_factor: float, done: int = 0, weights: Sequence[Any] | None = None
     ) -> None:
@@ -148,10 +158,6 @@ class ContrastiveStage:
         """
         self._start(steps, rate_factor, done, weights)
         random = np.random.default_rng([self._seed, 13])
-        if not tf.config.list_logical_devices("GPU"):
-            largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
-            count = count_trainable_weights(self._model)
-            check_memory(encoder_configs(self._model), count, [largest], available_bytes())
         targets = self._task.few_label_targets(self._source.targets[rows])
         memberships = label_memberships(targets, self._model.num_labels)
         batches = sample_batches(memberships, self._batch_rows, steps, random)

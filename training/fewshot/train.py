@@ -24,15 +24,16 @@ from training.engine.optimizer import encoder_blocks, freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
 from training.fewshot.contrastive import FEW_ROWS, ContrastiveStage, label_memberships
+from training.fewshot.folds import averaged_folds, make_folds, strata_of
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.fewshot.trainings import Trainings
 from training.io.examples import TrainingSet
 from training.linear.fit import fit_linear_path
 from training.linear.weighing import log_prior, weigh
-from training.losses.contrastive import excludes_many
+from training.losses.contrastive import has_many_exclusive_labels
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import run_sharded
-from training.runtime.traced import blocks_traced_once, graphs_as_traced, trace_once
+from training.runtime.traced import blocks_traced_once, trace_once, without_graph_optimizer
 from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
@@ -113,7 +114,7 @@ class FewLabelTrainer:
         several = self.targets.ndim == 2
         count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
         memberships = label_memberships(self.targets, model.num_labels)
-        self.folds = make_folds(_strata(memberships), groups, count, config.train.seed)
+        self.folds = make_folds(strata_of(memberships), groups, count, config.train.seed)
         self.num_folds = int(self.folds.max()) + 1
         self.averaged_folds = averaged_folds(self.targets, self.folds)
         # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
@@ -241,7 +242,7 @@ class FewLabelTrainer:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
         assert self.joined is not None
         vectors = self.vectors(self.joined, trainings)
-        # A fixed strength, so that no fold's own labels decide it.
+        # A fixed strength, so that it does not depend on the labels of the fold.
         logits = apply_head(vectors, self._head(vectors, rows, 0, LIKELY_STRENGTH))
         texts, targets = pseudo_labels(logits[len(self.targets) :], self.targets.ndim == 2)
         texts += len(self.targets)
@@ -257,11 +258,12 @@ class FewLabelTrainer:
     def share_of_folds(self, candidate: Candidate) -> float:
         """The share of the folds' encoders in the final one, from 0 to 1.
 
-        It is one half, but with under 100 rows of up to eight labels 0 unless they are easy to predict. Then the mean
-        of the folds is better on easy topics than the encoder that is trained on all rows after it, and worse on
-        questions and sentiment.
+        It is one half from 100 rows on, and where a text has one label of more than eight. With fewer rows it grows
+        from 0 to 1 as the cross-validated loss falls, and is 0 unless they are easy to predict. On easy topics the mean
+        of the folds is better than the encoder that is trained on all rows after it; on questions and sentiment it is
+        worse.
         """
-        if len(self.targets) >= FEW_ROWS or excludes_many(self.targets, self.model.num_labels):
+        if len(self.targets) >= FEW_ROWS or has_many_exclusive_labels(self.targets, self.model.num_labels):
             return SHARE
         from scipy.special import entr
 
@@ -274,11 +276,13 @@ class FewLabelTrainer:
             expected = float(entr(frequencies).sum())
         return max(0.0, 1 - candidate.loss / max(EASY_LOSS * expected, SMALLEST_LOSS))
 
-    def average_with_folds(self, candidate: Candidate, trainings: Trainings) -> np.ndarray | None:
-        """Averages the encoder with those of the folds; returns the new vectors of all rows, float32, or None."""
+    def average_with_folds(
+        self, candidate: Candidate, vectors: np.ndarray, trainings: Trainings
+    ) -> np.ndarray:
+        """Averages the encoder with those of the folds; from and to the vectors of all rows, float32 [R, D]."""
         share = self.share_of_folds(candidate)
         if not share:
-            return None
+            return vectors
         pairs = zip(self.stage.variables, trainings.mean_weights(candidate.name), strict=True)
         self.stage.reset([(1 - share) * last + share * mean for last, mean in pairs])
         logger.info(f"few labels: the encoder has {share:.2f} times the mean of the folds' encoders")
@@ -320,42 +324,6 @@ class FewLabelTrainer:
         return math.exp(brentq(excess, lowest, highest, xtol=STRENGTH_TOLERANCE))
 
 
-def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Assigns rows to folds, stratified; rows of one group are in one fold.
-
-    Args:
-        strata: The stratum of each row, int [R].
-        groups: Equal for rows of one group, such as the copies of a text, [R]. The lowest stratum is that of the group.
-        count: Number of folds; fewer if there are fewer groups.
-        seed: Random seed.
-
-    Returns:
-        Fold of each row, int64 [R].
-    """
-    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-    lowest = strata[first]
-    np.minimum.at(lowest, group, strata)
-    random = np.random.default_rng([seed, 11])
-    order = np.lexsort((random.permutation(len(first)), lowest))
-    folds = np.empty(len(first), np.int64)
-    folds[order] = np.arange(len(first)) % count
-    return folds[group]
-
-
-def averaged_folds(targets: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """The folds without which rows of two labels or more are left, int64; if there are none, all folds.
-
-    With a single label, the contrastive stage moves all vectors together.
-
-    Args:
-        targets: Label ids int [R], or with several labels 0 or 1, int [R, C].
-        folds: Fold of each row, int [R].
-    """
-    numbers = np.arange(folds.max() + 1)
-    found = [fold for fold in numbers if len(np.unique(targets[folds != fold], axis=0)) > 1]
-    return np.array(found, np.int64) if found else numbers
-
-
 def pseudo_labels(logits: np.ndarray, several: bool) -> tuple[np.ndarray, np.ndarray]:
     """Labels the texts that a model predicts with the most confidence: half of those with each predicted label.
 
@@ -369,19 +337,13 @@ def pseudo_labels(logits: np.ndarray, several: bool) -> tuple[np.ndarray, np.nda
     """
     targets = (logits > 0).astype(np.int32) if several else logits.argmax(axis=1).astype(np.int32)
     memberships = label_memberships(targets, logits.shape[1])
-    losses, strata = row_losses(logits, targets), _strata(memberships)
+    losses, strata = row_losses(logits, targets), strata_of(memberships)
     selected = [np.zeros(0, np.int64)]
     for label in range(logits.shape[1]):
         texts = np.flatnonzero(strata == label)
         selected.append(texts[np.argsort(losses[texts], kind="stable")][: -(-len(texts) // 2)])
     rows = np.sort(np.concatenate(selected))
     return rows, targets[rows]
-
-
-def _strata(memberships: np.ndarray) -> np.ndarray:
-    """The rarest label of each row, int64 [R]; rows without labels have a stratum of their own."""
-    rarity = memberships / np.maximum(memberships.sum(axis=0), 1)
-    return np.where(memberships.any(axis=1), rarity.argmax(axis=1), memberships.shape[1])
 
 
 def best_candidate(candidates: list[Candidate]) -> Candidate:
@@ -416,6 +378,9 @@ def train_best_candidate(
     steps = [trainer.stage.fold_steps(rows) for rows in trained]
     steps.append(trainer.stage.num_steps(len(trainer.folds), LAST_PASSES))
     trained_names = [name for name in names if name != PROBE]
+    if trained_names:
+        # Gradients, and the mean of the folds of each candidate.
+        trainer.stage.check_memory(1 + len(trained_names))
     shape = len(trainer.folds), trainer.model.head.kernel.shape[0]
     trainings = Trainings(
         trainer.stage,
@@ -434,13 +399,12 @@ def train_best_candidate(
         vectors = frozen if best.name == PROBE else trainer.train_on_all_rows(best.name, trainings)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
     logger.info(f"few labels: {best.name}; loss in {trainer.num_folds}-fold cross-validation: {shown}")
+    assert vectors is not None
     # After the last checkpoint, which has the weights of the last training.
     if best.name == PROBE:
         trainer.stage.reset()
     else:
-        averaged = trainer.average_with_folds(best, trainings)
-        vectors = vectors if averaged is None else averaged
-    assert vectors is not None
+        vectors = trainer.average_with_folds(best, vectors, trainings)
     trainer.assign_head(best, vectors)
     return best, {each.name: round(each.loss, 4) for each in candidates}
 
@@ -448,7 +412,7 @@ def train_best_candidate(
 def add_linear_path(
     trainer: FewLabelTrainer, logits: np.ndarray, preprocessor: Any, labels: Sequence[str], seed: int
 ) -> tuple[Any, np.ndarray]:
-    """Adds a linear classifier on n-grams to a trained classifier where cross-validation is certain that it helps.
+    """Adds a linear classifier on n-grams to a trained classifier as far as its cross-validated gain is certain.
 
     Args:
         trainer: Has the model and its rows.
@@ -510,7 +474,7 @@ def train_few_labels(
         )
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
-    with graphs_as_traced(), blocks_traced_once(encoder_blocks(model)):
+    with without_graph_optimizer(), blocks_traced_once(encoder_blocks(model)):
         best, losses = train_best_candidate(trainer, config.fewshot.mode, context)
     logits = best.logits
     if config.encoder.linear and config.task == "classify":

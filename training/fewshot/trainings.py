@@ -193,12 +193,21 @@ class Trainings:
         progress = read_checkpoint(self._folder, self._state)
         try:
             self._current, self._done = int(progress["training"]), int(progress["steps"])
+            total = int(progress["total"])
         except (LookupError, TypeError, ValueError):
-            raise InputError("--resume: expected a checkpoint of few labels, got another one") from None
+            raise InputError(
+                "--resume: expected a checkpoint of few labels and this version, got another one;"
+                " use --overwrite in place of --resume to start over"
+            ) from None
+        if total != self._total:
+            raise InputError(
+                f"--resume: expected a checkpoint of {self._total:,} steps, got one of {total:,}, of another version;"
+                " use --overwrite in place of --resume to start over"
+            )
         if self._joined is not None:
             self._joined.targets[:] = self._state.targets.numpy()
 
     def _save(self) -> None:
-        progress = {"training": self._current, "steps": self._done}
+        progress = {"training": self._current, "steps": self._done, "total": self._total}
         write_checkpoint(self._folder, self._state, progress, self._settings.checkpoints_kept)
         self._saved, self._unsaved_steps = time.monotonic(), 0

@@ -21,12 +21,12 @@ def contrastive_loss(targets, vectors, num_labels: int):
     Returns:
         float32 [B].
     """
-    loss = supervised_contrastive_loss if excludes_many(targets, num_labels) else cosine_loss
+    loss = supervised_contrastive_loss if has_many_exclusive_labels(targets, num_labels) else cosine_loss
     return loss(targets, vectors)
 
 
-def excludes_many(targets, num_labels: int) -> bool:
-    """Whether a text has one label of more than eight; its targets are as in `contrastive_loss`."""
+def has_many_exclusive_labels(targets, num_labels: int) -> bool:
+    """Whether a text has one label of more than eight; targets as in `contrastive_loss`."""
     return len(targets.shape) == 1 and num_labels > MAX_COSINE_LABELS
 
 

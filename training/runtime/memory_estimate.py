@@ -22,10 +22,12 @@ _FLOAT_BYTES = 4
 BASE_BYTES = 100 * 2**20  # threads and graphs of any model
 
 
-def estimate_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int) -> int:
-    """Memory of training steps in bytes, in addition to that of the process before training."""
+def estimate_bytes(
+    configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int, copies: int = WEIGHT_COPIES
+) -> int:
+    """Memory of training steps in bytes, with so many copies of the weights, in addition to that of the process."""
     batch_values = max(_batch_values(config, rows, tokens) for config in configs)
-    return BASE_BYTES + math.ceil(_FLOAT_BYTES * (WEIGHT_COPIES * weights + batch_values))
+    return BASE_BYTES + math.ceil(_FLOAT_BYTES * (copies * weights + batch_values))
 
 
 def encoder_configs(model: Any) -> list[EncoderConfig]:
@@ -111,16 +113,30 @@ def check_model_memory(
 
 
 def check_memory(
-    configs: Sequence[EncoderConfig], weights: int, plans: Sequence[Any], available: int | None
+    configs: Sequence[EncoderConfig],
+    weights: int,
+    plans: Sequence[Any],
+    available: int | None,
+    copies: int = WEIGHT_COPIES,
+    flag: str = "--train.batch-tokens",
 ) -> None:
-    """Raises InputError if the largest batch does not fit into the available bytes."""
+    """Raises InputError if training steps with the largest batch do not fit into the available bytes.
+
+    Args:
+        configs: Of the encoders; none: nothing is checked.
+        weights: Number of trained weights.
+        plans: The batches; none: nothing is checked.
+        available: Free memory in bytes; None if unknown.
+        copies: Of the weights, as far as they are not allocated yet.
+        flag: What makes batches of several rows smaller.
+    """
     if available is None or not plans or not configs:
         return
     sizes = {(len(plan.rows), plan.row_tokens) for plan in plans}
-    needed, rows, tokens = max((estimate_bytes(configs, weights, *size), *size) for size in sizes)
+    needed, rows, tokens = max((estimate_bytes(configs, weights, *size, copies), *size) for size in sizes)
     if needed <= available:
         return
-    flag = "--text.max-length" if rows == 1 else "--train.batch-tokens"
+    flag = "--text.max-length" if rows == 1 else flag
     batch = f"a batch of {rows:,} row{'' if rows == 1 else 's'} of {tokens:,} tokens"
     raise InputError(
         f"{flag}: expected batches that fit into {available:,} bytes of free memory, got"

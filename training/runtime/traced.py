@@ -33,7 +33,7 @@ def trace_once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @contextlib.contextmanager
-def graphs_as_traced() -> Iterator[None]:
+def without_graph_optimizer() -> Iterator[None]:
     """Leaves out TensorFlow's graph optimizer: steps are as fast without it, and the first one takes less time."""
     option = "disable_meta_optimizer"
     before = tf.config.optimizer.get_experimental_options().get(option, False)
@@ -62,7 +62,7 @@ def blocks_traced_once(blocks: Iterable[EncoderBlock]) -> Iterator[None]:
         if key not in graphs:
             graphs[key] = tf.function(_stateless(block, options), autograph=False)
         x, seeds = graphs[key](values[block], x, attention_mask)
-        for variable, seed in zip(_dropout_seeds(block), seeds, strict=True):
+        for variable, seed in zip(_dropout_seeds(block), seeds, strict=True) if options["training"] else ():
             variable.assign(seed)
         return x
 

@@ -14,7 +14,7 @@ import tyro
 
 from kmha.errors import InputError
 from training.cli.bounds import Count
-from training.cli.exceptions import delayed_stop
+from training.cli.exceptions import deferred_signals, delayed_stop
 from training.cli.parser import parse, run, toml_flags
 from training.config.config import FitConfig
 from training.io.disk import atomic_write
@@ -320,3 +320,16 @@ def test_a_missing_file_and_one_in_another_encoding(tmp_path):
     (tmp_path / "a.toml").write_bytes(b"# fine\nname = '\xff'\n")
     with pytest.raises(InputError, match=r"a\.toml:2: expected UTF-8 text"):
         toml_flags(tmp_path / "a.toml", Config)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_stop_of_the_keyboard_is_deferred_unless_the_shell_ignores_it(ignored, request):
+    handler = signal.SIG_IGN if ignored else signal.default_int_handler
+    before = signal.signal(signal.SIGINT, handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    with deferred_signals() as received:
+        os.kill(os.getpid(), signal.SIGINT)
+        if ignored:
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert received == [signal.SIGTERM if ignored else signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is handler

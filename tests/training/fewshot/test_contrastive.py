@@ -7,12 +7,15 @@ import pytest
 import tensorflow as tf
 
 from kmha.config import EncoderConfig
+from kmha.errors import InputError
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.models.classifier import TextClassifier
 from training.config.config import ResolvedConfig
 from training.data.length_buckets import BatchPlan
 from training.fewshot import contrastive
 from training.fewshot.contrastive import ContrastiveStage, saved_tokens
+from training.runtime.memory_estimate import estimate_bytes
+from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.classify import ClassifyTask
 
 
@@ -151,3 +154,15 @@ def test_parts_save_tokens():
     # Each of the four rows is a part: 4 · 20 tokens less 60 on average, or none if all four are short.
     assert saved_tokens(np.array([10, 20]), 4) == pytest.approx(17.5, rel=0.1)
     assert saved_tokens(np.array([7]), 5) == 0
+
+
+def test_a_batch_larger_than_memory_is_refused_by_what_is_not_allocated_yet(monkeypatch):
+    stage, model = _stage([5, 80])
+    weights, rows = count_trainable_weights(model), stage._batch_rows
+    needed = estimate_bytes([model.encoder_config], weights, rows, 80, copies=2)
+    assert needed < estimate_bytes([model.encoder_config], weights, rows, 80)
+    monkeypatch.setattr(contrastive, "available_bytes", lambda: needed)
+    stage.check_memory(2)
+    monkeypatch.setattr(contrastive, "available_bytes", lambda: needed - 1)
+    with pytest.raises(InputError, match=f"--text.max-length: .* a batch of {rows} rows of 80 tokens"):
+        stage.check_memory(2)

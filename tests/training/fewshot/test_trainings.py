@@ -19,7 +19,7 @@ from training.fewshot import trainings as module
 from training.fewshot.trainings import Trainings
 
 
-def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False) -> Trainings:
+def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False, total=15) -> Trainings:
     """Trainings of a model with one weight, on two folds and all rows; `written` gets the progress of checkpoints."""
     model: Any = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
     model.build((None, 1))
@@ -31,14 +31,14 @@ def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False) -
     write = module.write_checkpoint
 
     def record(place, state, progress, retained):
-        written.append(tuple(progress.values()))
+        written.append((progress["training"], progress["steps"]))
         write(place, state, progress, retained)
 
     monkeypatch.setattr(module, "write_checkpoint", record)
     train = dataclasses.replace(ResolvedConfig().train, checkpoint_steps=checkpoint_steps)
     config = dataclasses.replace(ResolvedConfig(), train=train, resume=resume)
     context: Any = SimpleNamespace(config=config, folder=folder)
-    return Trainings(stage, model, ["contrastive"], (2, 2), (2, 1), 15, None, context)
+    return Trainings(stage, model, ["contrastive"], (2, 2), (2, 1), total, None, context)
 
 
 def _run(trainings: Trainings) -> np.ndarray:
@@ -108,3 +108,16 @@ def test_a_resumed_fit_with_another_choice_is_refused(tmp_path, monkeypatch):
         # The checkpoint is in the third training.
         for _ in range(2):
             assert _run(again).tolist() == [[1.0], [1.0]]
+
+
+def test_a_resumed_fit_with_other_steps_is_refused(tmp_path, monkeypatch):
+    trainings = _trainings(tmp_path, monkeypatch, [], checkpoint_steps=14)
+    with trainings.resumable():
+        for _ in range(3):
+            _run(trainings)
+    again = _trainings(tmp_path, monkeypatch, [], resume=True, total=9)
+    with (
+        pytest.raises(InputError, match="expected a checkpoint of 9 steps, got one of 15"),
+        again.resumable(),
+    ):
+        pass

@@ -6,7 +6,7 @@ from training.losses.contrastive import (
     TEMPERATURE,
     contrastive_loss,
     cosine_loss,
-    excludes_many,
+    has_many_exclusive_labels,
     label_overlap,
     supervised_contrastive_loss,
 )
@@ -65,7 +65,7 @@ def test_equals_cross_entropy_over_all_other_rows():
 def test_many_exclusive_labels_have_another_loss(targets, num_labels, chosen):
     tensor, vectors = (keras.ops.convert_to_tensor(each) for each in (targets, VECTORS))
     np.testing.assert_array_equal(contrastive_loss(tensor, vectors, num_labels), chosen(tensor, vectors))
-    assert excludes_many(targets, num_labels) == (chosen is supervised_contrastive_loss)
+    assert has_many_exclusive_labels(targets, num_labels) == (chosen is supervised_contrastive_loss)
 
 
 @pytest.mark.parametrize("loss", [cosine_loss, supervised_contrastive_loss])
