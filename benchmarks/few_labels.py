@@ -7,9 +7,7 @@ PYTHON` adds SetFit (`benchmarks/setfit_cell.py`), and the mean difference of km
     python -m benchmarks.few_labels suggest --data NAME=TRAIN.csv,TEST.csv … --out FILE.jsonl --target ACCURACY
 
 Counts the labels that a target accuracy takes. It starts from 4 rows of each label and adds texts of a pool of training
-rows, selected in different ways; their labels are revealed, and the model is trained again. To save time, each round
-trains one candidate with a fixed penalty of the head and without cross-validation: `--stage contrastive` is what
-`training.fit` chooses on trec and ag_news, and `--stage probe` (frozen encoder) takes milliseconds a round.
+rows, selected by `training.suggest` or at random; their labels are revealed, and `training.fit` trains on all of them.
 
 Results are JSON lines in --out; those that are there already are not computed again. Tables are printed at the end.
 Other flags are of `training.fit`.
@@ -18,6 +16,8 @@ Other flags are of `training.fit`.
 import argparse
 import csv
 import dataclasses
+import functools
+import io
 import json
 import os
 import resource
@@ -38,12 +38,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FROZEN_STRENGTH = 10.0
 FIRST_ROWS = 4
 MAX_LENGTH = 128
-# Cross-validation chooses 10 to 100 for the contrastive stage on trec and ag_news.
-STRENGTHS = {"contrastive": 30.0, "probe": 10.0}
 
 Rows = list[tuple[str, str]]  # text and label
-# From probabilities [R, C], unit vectors [R, D], number of texts and seed to the selected rows.
-Selection = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+# From labeled rows to the run and its test accuracy.
+Fit = Callable[[tuple[tuple[str, str], ...]], tuple[Path, float]]
 
 
 def read_rows(path: Path) -> Rows:
@@ -234,131 +232,76 @@ def cells(options: argparse.Namespace, sets: list[DataSet], results: Results) ->
         print(name, rows, *shown, sep=" | ")
 
 
-class FewLabelModel:
-    """A model that is built and traced once and trained on any rows.
-
-    Args:
-        rows: All rows that it is trained on or that it predicts.
-        flags: Of training.fit.
-        stage: "contrastive" or "probe".
-        folder: For tokens.
-    """
-
-    def __init__(self, rows: Rows, flags: Sequence[str], stage: str, folder: Path):
-        from training.cli.parser import parse
-        from training.config.config import FitConfig, task_section
-        from training.config.defaults import resolve_config, resolve_data_defaults
-        from training.data.inputs import make_preprocessor, tokenize_for_training
-        from training.data.load import load_data
-        from training.engine.trainer import build_initial_model
-        from training.fewshot.train import FewLabelTrainer
-        from training.io.examples import TrainingSet, label_ids
-        from training.tasks.create import make_task
-
-        data_flags = [f"--data.train={write_rows(folder / 'rows.csv', rows)}", "--fewshot=off"]
-        config = resolve_config(parse(FitConfig, [*flags, *data_flags], "few_labels"))
-        data = load_data(config, make_task(config.task, task_section(config)), folder)
-        assert config.checkpoint is not None
-        preprocessor = make_preprocessor(config.text, [data.train], data.task, config.checkpoint.vocabulary)
-        inputs = tokenize_for_training(preprocessor, data.parts, folder)
-        everything = np.arange(len(rows))
-        self.targets = label_ids(data.train.examples, everything, data.labels)[0]
-        self._source: Any = inputs.source(
-            "train", TrainingSet(everything, self.targets, np.ones(len(rows), np.float32))
-        )
-        config = resolve_data_defaults(config, data.task, self._source.text_lengths, 1)
-        model = build_initial_model(config, data.task, self._source, preprocessor, data.labels)
-        lengths, digests = self._source.buckets([]), data.train.examples.digests
-        self._trainer = FewLabelTrainer(data.task, model, self._source, lengths, digests, config)
-        self._stage, self._strength = stage, STRENGTHS[stage]
-        self._frozen = self.encode(everything) if stage == "probe" else None
-
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        """The pooled vectors of rows, float32 [R, D]."""
-        ones = np.ones(len(rows), np.float32)
-        return self._trainer.vectors(
-            dataclasses.replace(self._source, rows=rows, targets=self.targets[rows], weights=ones)
-        )
-
-    def predict(self, labeled: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Trains on labeled rows; returns probabilities [R, C] and unit vectors [R, D] of other rows."""
-        from scipy.special import softmax
-
-        from training.fewshot.linear_head import apply_head, fit_head
-
-        if self._frozen is None:
-            stage = self._trainer.stage
-            for _ in stage.train(labeled, stage.num_steps(len(labeled))):
-                pass
-            inputs, vectors = self.encode(labeled), self.encode(others)
-        else:
-            inputs, vectors = self._frozen[labeled], self._frozen[others]
-        outputs = int(self.targets.max()) + 1
-        head = fit_head(inputs, self.targets[labeled], outputs, self._strength)
-        probabilities = softmax(apply_head(vectors, head), axis=1).astype(np.float32)
-        return probabilities, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def select_randomly(probabilities: np.ndarray, _: np.ndarray, count: int, seed: int) -> np.ndarray:
+def select_randomly(run: Path, labeled: Rows, texts: Sequence[str], count: int, seed: int) -> list[str]:
     """Random texts."""
-    return np.random.default_rng([seed, 19]).permutation(len(probabilities))[:count]
+    order = np.random.default_rng([seed, 19]).permutation(len(texts))
+    return [texts[place] for place in order[:count].tolist()]
 
 
-def selections() -> dict[str, Selection]:
-    """The ways of selecting by name."""
-    from training.fewshot.suggestion import select_texts
+def select_by_suggestion(run: Path, labeled: Rows, texts: Sequence[str], count: int, seed: int) -> list[str]:
+    """The texts that `training.suggest` prints for a run."""
+    with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+        files = {
+            "labeled": write_rows(Path(folder) / "labeled.csv", labeled),
+            "texts": write_rows(Path(folder) / "texts.csv", [(text, "") for text in texts]),
+        }
+        found = subprocess.run(
+            [
+                *(sys.executable, "-m", "training.suggest", str(run)),
+                *(f"--{name}={path}" for name, path in files.items()),
+                *(f"--count={count}", f"--seed={seed}"),
+            ],
+            check=True,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+    lines = io.StringIO(found.stdout.decode("utf-8"), newline="")
+    return [row["text"] for row in csv.DictReader(lines)]
 
-    return {"suggest": select_texts, "random": select_randomly}
+
+SELECTIONS = {"suggest": select_by_suggestion, "random": select_randomly}
 
 
 def rounds(
-    model: FewLabelModel,
-    select: Selection,
-    first: np.ndarray,
-    pool: np.ndarray,
-    test: np.ndarray,
-    per_round: int,
-    seed: int,
+    way: str, first: Rows, pool: Rows, per_round: int, seed: int, fit: Fit
 ) -> Iterator[tuple[int, float]]:
-    """Yields the number of labels and the test accuracy of each round, until the pool is empty."""
-    labeled, pool = first, pool.copy()
+    """Yields the number of labels and the test accuracy of each round, until no text is left."""
+    labeled, labels = first, dict(pool)
     while True:
-        probabilities, vectors = model.predict(labeled, np.concatenate([test, pool]))
-        of_test, of_pool = np.split(probabilities, [len(test)])
-        yield len(labeled), float((of_test.argmax(axis=1) == model.targets[test]).mean())
-        if not len(pool):
+        run, accuracy = fit(tuple(labeled))
+        yield len(labeled), accuracy
+        chosen = SELECTIONS[way](run, labeled, list(labels), per_round, seed + len(labeled)) if labels else []
+        if not chosen:
             return
-        chosen = select(of_pool, vectors[len(test) :], per_round, seed + len(labeled))
-        labeled = np.concatenate([labeled, pool[chosen]])
-        pool = np.delete(pool, chosen)
+        labeled = [*labeled, *((text, labels.pop(text)) for text in chosen)]
 
 
 def suggest(options: argparse.Namespace, sets: list[DataSet], results: Results) -> None:
     """The command `suggest`."""
     for each in sets:
-        firsts, pools = {}, {}
         for seed in options.seeds:
-            firsts[seed] = draw(each.train, FIRST_ROWS, seed)
-            rest = np.setdiff1d(np.arange(len(each.train)), firsts[seed])
-            pools[seed] = np.random.default_rng([seed, 23]).permutation(rest)[: options.pool]
-        used = np.unique(np.concatenate([*firsts.values(), *pools.values()]))
-        rows = [*(each.train[row] for row in used), *each.test]
-        test = np.arange(len(used), len(rows))
-        keys = {
-            (name, seed): f"{options.stage} {name} {each.name} {seed}"
-            for seed, name in product(options.seeds, options.ways)
-        }
-        if any(key not in results for key in keys.values()):
+            drawn = draw(each.train, FIRST_ROWS, seed)
+            rest = np.setdiff1d(np.arange(len(each.train)), drawn)
+            places = np.random.default_rng([seed, 23]).permutation(rest)[: options.pool]
+            first, pool = ([each.train[place] for place in found] for found in (drawn, places))
             with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
-                model = FewLabelModel(rows, options.fit, options.stage, Path(folder))
-                for (name, seed), key in keys.items():
+                # The first round is that of each way.
+                @functools.cache
+                def fit(
+                    labeled: tuple[tuple[str, str], ...], each=each, seed=seed, folder=folder
+                ) -> tuple[Path, float]:
+                    place = Path(tempfile.mkdtemp(dir=folder))
+                    found = fit_cell(options.fit, list(labeled), each.test, seed, place)
+                    return place / "run", found["accuracy"]
+
+                for way in options.ways:
+                    key = f"{way} {each.name} {seed}"
                     if key not in results:
-                        first, pool = (np.searchsorted(used, part[seed]) for part in (firsts, pools))
-                        found = rounds(model, selections()[name], first, pool, test, options.per_round, seed)
+                        found = rounds(way, first, pool, options.per_round, seed, fit)
                         results.add(key, {"curve": curve(found, options)})
-        for name in options.ways:
-            curves = [results[keys[name, seed]]["curve"] for seed in options.seeds]
-            print_curves(f"{each.name} | {name}", curves, options.target)
+        for way in options.ways:
+            curves = [results[f"{way} {each.name} {seed}"]["curve"] for seed in options.seeds]
+            print_curves(f"{each.name} | {way}", curves, options.target)
 
 
 def curve(found: Iterator[tuple[int, float]], options: argparse.Namespace) -> list[tuple[int, float]]:
@@ -405,8 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     group.add_argument("--setfit-python", help="the Python of an environment with SetFit")
     group = parser.add_argument_group("suggest")
     group.add_argument("--target", type=float, default=0.8, help="accuracy")
-    group.add_argument("--stage", default="contrastive", choices=tuple(STRENGTHS))
-    group.add_argument("--ways", nargs="+", default=["suggest", "random"], help="of selecting")
+    group.add_argument("--ways", nargs="+", default=list(SELECTIONS), help="of selecting")
     group.add_argument("--pool", type=int, default=1500, help="texts to select from")
     group.add_argument(
         "--per-round", type=int, default=25, help="texts that are labeled between two trainings"

@@ -227,12 +227,12 @@ def test_a_label_with_a_single_row_is_trained(few, tmp_path):
 def test_many_labels_have_half_of_the_mean_of_the_folds(few, tmp_path, monkeypatch):
     weights = []
 
-    def average(trainer, candidate, trainings):
+    def average(trainer, candidate, vectors, trainings):
         def values(variables):
             return np.concatenate([np.ravel(each) for each in variables])
 
         last = values(trainer.stage.variables)
-        vectors = averaged(trainer, candidate, trainings)
+        vectors = averaged(trainer, candidate, vectors, trainings)
         weights.extend(
             [last, values(trainings.mean_weights(candidate.name)), values(trainer.stage.variables)]
         )
@@ -473,12 +473,24 @@ def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
     assert fine_tuned.status == 0, fine_tuned.err
     lines = (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()
     assert len(lines) == 8 and json.loads(lines[-1])["stage"] is None
-    flags = (*flags, "--pool", "40", "--per-round", "6", "--most", "24", "--target", "1.1")
-    for stage in ("probe", "contrastive"):
-        curves = call(few_labels, "suggest", *flags, "--stage", stage, "--out", tmp_path / "curves.jsonl")
-        assert curves.status == 0, curves.err
-        assert "news | random | labels for 1.1: over 24, over 24" in curves.out
-        assert "news | suggest | 18 labels | " in curves.out
+
+
+@pytest.mark.second
+def test_the_benchmark_counts_the_labels_that_selections_need(checkpoint, tmp_path):
+    train, test = (
+        write_csv(tmp_path / "train.csv", news_rows(90, 0)),
+        write_csv(tmp_path / "test.csv", news_rows(30, 1)),
+    )
+    flags = ("--data", f"news={train},{test}", "--checkpoint", checkpoint, "--seeds", "0", SETTINGS[0])
+    flags = (*flags, "--pool", "40", "--per-round", "6", "--most", "20", "--target", "1.1")
+    curves = call(few_labels, "suggest", *flags, "--out", tmp_path / "curves.jsonl")
+    assert curves.status == 0, curves.err
+    assert "news | random | labels for 1.1: over 18" in curves.out
+    assert "news | suggest | 18 labels | " in curves.out
+    found = [json.loads(line) for line in (tmp_path / "curves.jsonl").read_text("utf-8").splitlines()]
+    (suggested, random) = (each["curve"] for each in found)
+    # Both begin with the same fit.
+    assert suggested[0] == random[0] and [labels for labels, _ in random] == [12, 18]
 
 
 def as_text(rows):
