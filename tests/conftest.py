@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ os.environ.setdefault(
 _EXAMPLES = 3 if os.environ.get("KERAS_BACKEND") == "jax" else 10
 settings.register_profile("kmha", deadline=None, max_examples=_EXAMPLES, derandomize="CI" in os.environ)
 settings.load_profile("kmha")
+
+# A shell starts background commands with SIGINT ignored, and then fits ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
