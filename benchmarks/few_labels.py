@@ -276,29 +276,32 @@ def rounds(
         labeled = [*labeled, *((text, labels.pop(text)) for text in chosen)]
 
 
+def suggest_with_seed(each: DataSet, seed: int, options: argparse.Namespace, results: Results) -> None:
+    """Adds the curve of each way of selecting from one draw."""
+    drawn = draw(each.train, FIRST_ROWS, seed)
+    rest = np.setdiff1d(np.arange(len(each.train)), drawn)
+    places = np.random.default_rng([seed, 23]).permutation(rest)[: options.pool]
+    first, pool = ([each.train[place] for place in found] for found in (drawn, places))
+    with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+        # All ways share the first round.
+        @functools.cache
+        def fit(labeled: tuple[tuple[str, str], ...]) -> tuple[Path, float]:
+            place = Path(tempfile.mkdtemp(dir=folder))
+            found = fit_cell(options.fit, list(labeled), each.test, seed, place)
+            return place / "run", found["accuracy"]
+
+        for way in options.ways:
+            key = f"{way} {each.name} {seed}"
+            if key not in results:
+                found = rounds(way, first, pool, options.per_round, seed, fit)
+                results.add(key, {"curve": curve(found, options)})
+
+
 def suggest(options: argparse.Namespace, sets: list[DataSet], results: Results) -> None:
     """The command `suggest`."""
     for each in sets:
         for seed in options.seeds:
-            drawn = draw(each.train, FIRST_ROWS, seed)
-            rest = np.setdiff1d(np.arange(len(each.train)), drawn)
-            places = np.random.default_rng([seed, 23]).permutation(rest)[: options.pool]
-            first, pool = ([each.train[place] for place in found] for found in (drawn, places))
-            with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
-                # The first round is that of each way.
-                @functools.cache
-                def fit(
-                    labeled: tuple[tuple[str, str], ...], each=each, seed=seed, folder=folder
-                ) -> tuple[Path, float]:
-                    place = Path(tempfile.mkdtemp(dir=folder))
-                    found = fit_cell(options.fit, list(labeled), each.test, seed, place)
-                    return place / "run", found["accuracy"]
-
-                for way in options.ways:
-                    key = f"{way} {each.name} {seed}"
-                    if key not in results:
-                        found = rounds(way, first, pool, options.per_round, seed, fit)
-                        results.add(key, {"curve": curve(found, options)})
+            suggest_with_seed(each, seed, options, results)
         for way in options.ways:
             curves = [results[f"{way} {each.name} {seed}"]["curve"] for seed in options.seeds]
             print_curves(f"{each.name} | {way}", curves, options.target)

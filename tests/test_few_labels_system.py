@@ -452,13 +452,15 @@ def test_a_file_without_new_texts_is_refused_in_one_line(few, tmp_path, name, me
     assert not (tmp_path / "run").exists()
 
 
+def benchmark_flags(checkpoint, folder):
+    train = write_csv(folder / "train.csv", news_rows(90, 0))
+    test = write_csv(folder / "test.csv", news_rows(30, 1))
+    return "--data", f"news={train},{test}", "--checkpoint", checkpoint, SETTINGS[0]
+
+
 @pytest.mark.second
-def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
-    train, test = (
-        write_csv(tmp_path / "train.csv", news_rows(90, 0)),
-        write_csv(tmp_path / "test.csv", news_rows(30, 1)),
-    )
-    flags = ("--data", f"news={train},{test}", "--checkpoint", checkpoint, "--seeds", "0", "1", SETTINGS[0])
+def test_the_benchmark_measures_fits(checkpoint, tmp_path):
+    flags = (*benchmark_flags(checkpoint, tmp_path), "--seeds", "0", "1")
     cells = call(few_labels, "cells", *flags, "--rows", "4", "--out", tmp_path / "cells.jsonl")
     assert cells.status == 0, cells.err
     name, rows, frozen, fitted, difference = cells.out.strip().split(" | ")
@@ -477,12 +479,19 @@ def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
 
 @pytest.mark.second
 def test_the_benchmark_counts_the_labels_that_selections_need(checkpoint, tmp_path):
-    train, test = (
-        write_csv(tmp_path / "train.csv", news_rows(90, 0)),
-        write_csv(tmp_path / "test.csv", news_rows(30, 1)),
+    flags = (
+        *benchmark_flags(checkpoint, tmp_path),
+        "--seeds",
+        "0",
+        "--pool",
+        "40",
+        "--per-round",
+        "6",
+        "--most",
+        "20",
+        "--target",
+        "1.1",
     )
-    flags = ("--data", f"news={train},{test}", "--checkpoint", checkpoint, "--seeds", "0", SETTINGS[0])
-    flags = (*flags, "--pool", "40", "--per-round", "6", "--most", "20", "--target", "1.1")
     curves = call(few_labels, "suggest", *flags, "--out", tmp_path / "curves.jsonl")
     assert curves.status == 0, curves.err
     assert "news | random | labels for 1.1: over 18" in curves.out

@@ -166,11 +166,8 @@ def test_a_stop_that_a_command_reports_is_not_reported_twice(capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment, request):
+def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment):
     """Converters call back into Python and discard every exception."""
-    # Background jobs of a shell ignore SIGINT, and so does a Python process among them.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     final = tmp_path / "m.tflite"
 
     def discarded():
