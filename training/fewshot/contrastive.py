@@ -40,6 +40,8 @@ FOLD_PASSES, FOLD_PASSES_OF_FEW, FOLD_MIN_STEPS = 10, 5, 5
 # A batch is encoded in so many parts of similar lengths, which are padded less, if that saves so many tokens in 20
 # passes over the rows, and else in a part for each shard. Each part takes longer to start.
 PARTS, MIN_SAVED_TOKENS = 4, 10_000
+# Of the weights, during trainings: gradients, and the mean of the folds.
+NEW_COPIES = 2
 
 
 class ContrastiveStage:
@@ -116,14 +118,14 @@ class ContrastiveStage:
         for variable, value in zip(self.variables, weights or self._initial, strict=True):
             variable.assign(value)
 
-    def check_memory(self, copies: int) -> None:
-        """Raises InputError if the longest batch and so many more copies of the weights do not fit into memory."""
+    def check_memory(self) -> None:
+        """Raises InputError if the longest batch, the gradients and the mean of the folds do not fit into memory."""
         # On a GPU TensorFlow's own out-of-memory error has the details.
         if tf.config.list_logical_devices("GPU"):
             return
         largest = dataclasses.replace(self._longest, rows=np.repeat(self._longest.rows, self._batch_rows))
         configs, count = encoder_configs(self._model), count_trainable_weights(self._model)
-        check_memory(configs, count, [largest], available_bytes(), copies, "--text.max-length")
+        check_memory(configs, count, [largest], available_bytes(), NEW_COPIES, "--text.max-length")
 
     def _start(
         self, steps: int, rate_factor: float, done: int = 0, weights: Sequence[Any] | None = None

@@ -215,8 +215,8 @@ class FewLabelTrainer:
         """Trains the encoder by the contrastive stage on some rows, int64 [R].
 
         Without a fold it is trained from its initial weights, and on all rows from the mean of the averaged encoders
-        that were trained without one. For "pseudo-labels", the encoder must be trained on these rows alone before: with
-        a head it labels the texts, and the most confident ones join the rows.
+        that "contrastive" trained without one. For "pseudo-labels", the encoder must be trained on these rows alone
+        before: with a head it labels the texts, and some of them join the rows.
 
         Returns:
             The vectors of all labeled rows, float32.
@@ -230,24 +230,40 @@ class FewLabelTrainer:
             joined = rows
             if name == PSEUDO_LABELS:
                 if not done:
-                    trainings.record_selected_texts(self._label_texts(rows, trainings))
+                    texts = self._label_texts(rows, trainings, without_fold, is_averaged)
+                    trainings.record_selected_texts(texts)
                 joined = np.concatenate([rows, trainings.selected_texts()])
-            start = None if without_fold else trainings.mean_weights(name)
+            start = None if without_fold else trainings.mean_weights()
             return self.stage.train(joined, steps, rate_factor, done, start)
 
-        fold_of = name if without_fold and is_averaged else None
-        return trainings.run(steps, train, lambda: self.vectors(self.source, trainings), fold_of)
+        joins_mean = name == CONTRASTIVE and without_fold and is_averaged
+        return trainings.run(steps, train, lambda: self.vectors(self.source, trainings), joins_mean)
 
-    def _label_texts(self, rows: np.ndarray, trainings: Trainings) -> np.ndarray:
-        """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
+    def _label_texts(
+        self, rows: np.ndarray, trainings: Trainings, without_fold: bool, is_averaged: bool
+    ) -> np.ndarray:
+        """Sets the targets of some texts by a head that is fitted to some rows; returns these texts, int64.
+
+        Without a fold they are the texts with the most confident predictions, and with all rows those whose prediction
+        is that of the averaged folds too. A fold has no such choice: the models without another fold know its labels.
+        """
         assert self.joined is not None
         vectors = self.vectors(self.joined, trainings)
         # A fixed strength, so that it does not depend on the labels of the fold.
-        logits = apply_head(vectors, self._head(vectors, rows, 0, LIKELY_STRENGTH))
-        texts, targets = pseudo_labels(logits[len(self.targets) :], self.targets.ndim == 2)
-        texts += len(self.targets)
-        self.joined.targets[texts] = targets
-        return texts
+        logits = apply_head(vectors, self._head(vectors, rows, 0, LIKELY_STRENGTH))[len(self.targets) :]
+        targets = predicted_targets(logits, self.targets.ndim == 2)
+        if without_fold:
+            texts = confident_texts(logits, targets)
+            if is_averaged:
+                trainings.record_predictions(targets)
+        else:
+            agreed = trainings.record_predictions(targets)
+            texts = np.flatnonzero(agreed & label_memberships(targets, logits.shape[1]).any(axis=1))
+            logger.info(
+                f"few labels: {len(texts):,} of {len(targets):,} texts have the same label in all models"
+            )
+        self.joined.targets[texts + len(self.targets)] = targets[texts]
+        return texts + len(self.targets)
 
     def train_on_all_rows(self, name: str, trainings: Trainings) -> np.ndarray:
         """Trains the encoder as for "contrastive" or "pseudo-labels" on all rows; returns their vectors, float32."""
@@ -283,7 +299,7 @@ class FewLabelTrainer:
         share = self.share_of_folds(candidate)
         if not share:
             return vectors
-        pairs = zip(self.stage.variables, trainings.mean_weights(candidate.name), strict=True)
+        pairs = zip(self.stage.variables, trainings.mean_weights(), strict=True)
         self.stage.reset([(1 - share) * last + share * mean for last, mean in pairs])
         logger.info(f"few labels: the encoder has {share:.2f} times the mean of the folds' encoders")
         return self.vectors(self.source)
@@ -324,26 +340,25 @@ class FewLabelTrainer:
         return math.exp(brentq(excess, lowest, highest, xtol=STRENGTH_TOLERANCE))
 
 
-def pseudo_labels(logits: np.ndarray, several: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Labels the texts that a model predicts with the most confidence: half of those with each predicted label.
+def predicted_targets(logits: np.ndarray, several: bool) -> np.ndarray:
+    """The labels of texts, int32 [R], or [R, C] with several labels, with a probability of one half or more."""
+    return (logits > 0).astype(np.int32) if several else logits.argmax(axis=1).astype(np.int32)
+
+
+def confident_texts(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The half of the texts of each predicted label that have the most confident predictions, int64 [S].
 
     Args:
         logits: Of the texts, float32 [R, C].
-        several: Whether a text can have several labels; each is then predicted from a probability of one half on, and
-            texts without a predicted label are left out.
-
-    Returns:
-        Selected texts, int64 [S], and their targets, int32 [S], or [S, C] with several labels.
+        targets: Their predicted targets. Texts without a label are left out.
     """
-    targets = (logits > 0).astype(np.int32) if several else logits.argmax(axis=1).astype(np.int32)
-    memberships = label_memberships(targets, logits.shape[1])
-    losses, strata = row_losses(logits, targets), strata_of(memberships)
+    losses = row_losses(logits, targets)
+    strata = strata_of(label_memberships(targets, logits.shape[1]))
     selected = [np.zeros(0, np.int64)]
     for label in range(logits.shape[1]):
         texts = np.flatnonzero(strata == label)
         selected.append(texts[np.argsort(losses[texts], kind="stable")][: -(-len(texts) // 2)])
-    rows = np.sort(np.concatenate(selected))
-    return rows, targets[rows]
+    return np.sort(np.concatenate(selected))
 
 
 def best_candidate(candidates: list[Candidate]) -> Candidate:
@@ -379,14 +394,13 @@ def train_best_candidate(
     steps.append(trainer.stage.num_steps(len(trainer.folds), LAST_PASSES))
     trained_names = [name for name in names if name != PROBE]
     if trained_names:
-        # Gradients, and the mean of the folds of each candidate.
-        trainer.stage.check_memory(1 + len(trained_names))
+        trainer.stage.check_memory()
     shape = len(trainer.folds), trainer.model.head.kernel.shape[0]
     trainings = Trainings(
         trainer.stage,
         trainer.model,
-        trained_names,
-        (trainer.num_folds, len(trainer.averaged_folds)),
+        len(trained_names) * (trainer.num_folds + 1),
+        len(trainer.averaged_folds),
         shape,
         len(trained_names) * sum(steps),
         trainer.joined,

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from training.runs.run_folder import CHECKPOINT, RunContext
 
 logger = logging.getLogger("kmha")
 
+# In place of a predicted target of a text.
+NO_PREDICTION, DIFFERENT_PREDICTIONS = -1, -2
 # If the trainings take so many seconds, there is a checkpoint at their end, so that an interruption during evaluation
 # repeats no training. Writing it takes about a second.
 MIN_SECONDS = 60
@@ -29,16 +31,15 @@ MIN_SECONDS = 60
 class TrainingState(tf.Module):
     """The variables of a checkpoint.
 
-    It has the vectors of the finished trainings, the means of their weights, weights and optimizer of the current one,
-    and the texts without labels that have joined it, with their targets. The names of the attributes are part of the
-    format of checkpoints.
+    It has the vectors of the finished trainings, the mean of the folds' weights, weights and optimizer of the current
+    one, the texts without labels that have joined it, with their targets, and the predictions of texts that all models
+    share. The names of the attributes are part of the format of checkpoints.
     """
 
     def __init__(
         self,
         stage: ContrastiveStage,
         model: Any,
-        names: Sequence[str],
         shape: tuple[int, int, int],
         joined: Source | None,
     ):
@@ -46,13 +47,13 @@ class TrainingState(tf.Module):
         self.model_variables = [variable.value for variable in model.variables]
         self.optimizer, self.loss_scale = stage.step.optimizer, stage.step.loss_scale
         self.vectors = tf.Variable(tf.zeros(shape), trainable=False)
-        self.means = {
-            name: [tf.Variable(tf.zeros_like(each), trainable=False) for each in stage.variables]
-            for name in names
-        }
+        averaged = stage.variables if shape[0] else []
+        self.mean = [tf.Variable(tf.zeros_like(each), trainable=False) for each in averaged]
         if joined is not None:
             self.targets = tf.Variable(tf.constant(joined.targets), trainable=False)
             self.selected = tf.Variable(tf.zeros(len(joined.targets), tf.bool), trainable=False)
+            texts = joined.targets[shape[1] :]
+            self.agreed = tf.Variable(tf.fill(texts.shape, NO_PREDICTION), trainable=False)
 
 
 class Trainings:
@@ -61,8 +62,8 @@ class Trainings:
     Args:
         stage: The contrastive stage.
         model: Its model.
-        names: The candidates that are trained: once without each fold, and once on all rows.
-        num_folds: Number of folds, and of those that are averaged.
+        count: Number of trainings.
+        averaged: How many of them are averaged.
         shape: Labeled rows, and numbers of a vector.
         steps: Of all trainings.
         joined: The labeled rows followed by texts without labels, if there are any.
@@ -73,16 +74,15 @@ class Trainings:
         self,
         stage: ContrastiveStage,
         model: Any,
-        names: Sequence[str],
-        num_folds: tuple[int, int],
+        count: int,
+        averaged: int,
         shape: tuple[int, int],
         steps: int,
         joined: Source | None,
         context: RunContext,
     ):
-        count = len(names) * (num_folds[0] + 1)
-        self._state = TrainingState(stage, model, names, (count, *shape), joined)
-        self._variables, self._averaged = stage.variables, num_folds[1]
+        self._state = TrainingState(stage, model, (count, *shape), joined)
+        self._variables, self._averaged = stage.variables, averaged
         self._joined = joined
         self._settings, self._resumes = context.config.train, context.config.resume
         self._folder = context.folder / CHECKPOINT
@@ -131,7 +131,7 @@ class Trainings:
         steps: int,
         train: Callable[[int], Iterator[float]],
         encode: Callable[[], np.ndarray],
-        fold_of: str | None = None,
+        joins_mean: bool = False,
     ) -> np.ndarray:
         """Runs the next training, unless it was finished before the interruption.
 
@@ -139,7 +139,7 @@ class Trainings:
             steps: Of the training.
             train: From the number of steps that are done to the losses of the others.
             encode: Makes the vectors of the labeled rows after the training, float32 [R, D].
-            fold_of: The candidate, if its weights are part of `mean_weights`.
+            joins_mean: Whether its weights are part of `mean_weights`.
 
         Returns:
             These vectors.
@@ -159,15 +159,15 @@ class Trainings:
                 self._save()
         vectors = encode()
         self._state.vectors[number].assign(vectors)
-        for mean, weight in zip(self._state.means[fold_of], self._variables, strict=True) if fold_of else ():
+        for mean, weight in zip(self._state.mean, self._variables, strict=True) if joins_mean else ():
             mean.assign_add(weight / self._averaged)
         # At once, so that no checkpoint repeats the end of this training.
         self._current, self._done = number + 1, 0
         return vectors
 
-    def mean_weights(self, name: str) -> list[tf.Variable]:
-        """The mean of the weights that were trained without a fold, float32, in the order of the stage's variables."""
-        return self._state.means[name]
+    def mean_weights(self) -> list[tf.Variable]:
+        """The mean of weights that were trained without a fold, float32, in the order of the stage's variables."""
+        return self._state.mean
 
     def stop_if_signaled(self) -> None:
         """Raises Interrupted after SIGINT or SIGTERM, with a checkpoint on disk."""
@@ -184,6 +184,15 @@ class Trainings:
     def selected_texts(self) -> np.ndarray:
         """The texts that were recorded last, int64."""
         return np.flatnonzero(self._state.selected.numpy())
+
+    def record_predictions(self, targets: np.ndarray) -> np.ndarray:
+        """Records predicted targets of all texts, int32 [T] or [T, C]; which are those of all calls, bool [T]."""
+        earlier = self._state.agreed.numpy()
+        same = (earlier == targets) | (earlier == NO_PREDICTION)
+        if targets.ndim == 2:
+            same = same.all(axis=1, keepdims=True)
+        self._state.agreed.assign(np.where(same, targets, DIFFERENT_PREDICTIONS))
+        return same.reshape(len(targets))
 
     def _is_due(self) -> bool:
         minutes, interval = (time.monotonic() - self._saved) / 60, self._settings.checkpoint_steps

@@ -162,7 +162,7 @@ def test_a_batch_larger_than_memory_is_refused_by_what_is_not_allocated_yet(monk
     needed = estimate_bytes([model.encoder_config], weights, rows, 80, copies=2)
     assert needed < estimate_bytes([model.encoder_config], weights, rows, 80)
     monkeypatch.setattr(contrastive, "available_bytes", lambda: needed)
-    stage.check_memory(2)
+    stage.check_memory()
     monkeypatch.setattr(contrastive, "available_bytes", lambda: needed - 1)
     with pytest.raises(InputError, match=f"--text.max-length: .* a batch of {rows} rows of 80 tokens"):
-        stage.check_memory(2)
+        stage.check_memory()

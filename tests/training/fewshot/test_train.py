@@ -11,7 +11,8 @@ from training.fewshot.train import (
     Candidate,
     FewLabelTrainer,
     best_candidate,
-    pseudo_labels,
+    confident_texts,
+    predicted_targets,
 )
 
 
@@ -115,49 +116,73 @@ def test_pseudo_labels_are_chosen_unless_they_raise_the_loss():
         assert best_candidate([contrastive, texts]).name == expected
 
 
-def test_the_confident_half_of_each_predicted_label_has_pseudo_labels():
+def test_the_confident_half_of_each_predicted_label_is_selected():
     logits = np.array([[4, 0], [3, 0], [1, 0], [2, 0], [0, 0.1], [0, 0.3], [0, 0.2]], np.float32)
-    rows, targets = pseudo_labels(logits, several=False)
-    assert rows.tolist() == [0, 1, 5, 6] and targets.tolist() == [0, 0, 1, 1]
+    targets = predicted_targets(logits, several=False)
+    assert targets.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert confident_texts(logits, targets).tolist() == [0, 1, 5, 6]
 
 
-def test_pseudo_labels_of_several_labels():
+def test_confident_texts_of_several_labels():
     logits = np.array([[-9, -9, -9], [3, 3, -3], [3, 2, -2], [-5, -5, 0.1]], np.float32)
-    rows, targets = pseudo_labels(logits, several=True)
+    targets = predicted_targets(logits, several=True)
     # The first has no label; of the two of the same labels the more confident one is selected.
-    assert rows.tolist() == [1, 3] and targets.tolist() == [[1, 1, 0], [0, 0, 1]]
-    assert pseudo_labels(logits[:1], several=True)[1].shape == (0, 3)
+    rows = confident_texts(logits, targets)
+    assert rows.tolist() == [1, 3] and targets[rows].tolist() == [[1, 1, 0], [0, 0, 1]]
+    assert confident_texts(logits[:1], targets[:1]).tolist() == []
 
 
-def test_held_out_labels_decide_no_pseudo_label():
+def trained_with_texts(trainer_targets, rows, without_fold, is_averaged=True, agreed=None):
+    """Rows of a training with pseudo-labels, their targets, and the recorded predictions; texts are 5, 6 and 7."""
     vectors = np.array(
-        [[1, 0], [0.9, 0], [0, 1], [0, 0.9], [1, 0.1], [0, 0.8], [0.1, 1], [0.2, 0.3]], np.float32
+        [[1, 0], [0.9, 0], [0, 1], [0, 0.9], [1, 0.1], [0, 0.8], [0.1, 1], [0.6, 0]], np.float32
+    )
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    trainer.model, trainer.bases = SimpleNamespace(num_labels=2), [None]
+    trainer.targets, trainer.weights = np.array(trainer_targets, np.int32), np.ones(5, np.float32)
+    texts = np.zeros((3, *trainer.targets.shape[1:]), np.int32)
+    trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, texts]))
+    trainer.source, trainer.vectors = None, lambda *_: vectors
+    joined, selected, recorded = [], [], []
+    trainer.stage = SimpleNamespace(
+        fold_steps=lambda rows: 1,
+        fold_rate_factor=lambda rows: 1.0,
+        num_steps=lambda rows, passes: 1,
+        train=lambda chosen, *_: joined.extend(chosen.tolist()) or [0.5],
     )
 
-    def trained(held_out_label):
-        trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
-        trainer.model, trainer.bases = SimpleNamespace(num_labels=2), [None]
-        trainer.targets = np.array([0, 0, 1, 1, held_out_label], np.int32)
-        trainer.weights = np.ones(5, np.float32)
-        trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, np.zeros(3, np.int32)]))
-        trainer.source, trainer.vectors = None, lambda *_: vectors
-        rows = []
-        trainer.stage = SimpleNamespace(
-            fold_steps=lambda rows: 1,
-            fold_rate_factor=lambda rows: 1.0,
-            train=lambda chosen, *_: rows.extend(chosen) or [0.5],
-        )
-        selected = []
-        trainings = SimpleNamespace(
-            run=lambda steps, train, encode, fold_of: train(0),
-            record_selected_texts=selected.extend,
-            selected_texts=lambda: selected,
-        )
-        trainer.train_encoder("pseudo-labels", np.arange(4), trainings, without_fold=True)
-        return rows, trainer.joined.targets[rows].tolist()
+    def record_predictions(targets):
+        recorded.append(targets.tolist())
+        return agreed
 
-    # Of the texts 5, 6 and 7, the confident half joins the rows of the other folds.
-    assert trained(0) == trained(1) == ([0, 1, 2, 3, 5, 6], [0, 0, 1, 1, 1, 1])
+    trainings: Any = SimpleNamespace(
+        run=lambda steps, train, encode, joins_mean: train(0),
+        record_selected_texts=selected.extend,
+        selected_texts=lambda: selected,
+        record_predictions=record_predictions,
+        mean_weights=lambda: None,
+    )
+    trainer.train_encoder("pseudo-labels", np.arange(rows), trainings, without_fold, is_averaged)
+    return joined, trainer.joined.targets[joined].tolist(), recorded
+
+
+@pytest.mark.parametrize("held_out_label", [0, 1])
+def test_held_out_labels_decide_no_pseudo_label(held_out_label):
+    # Of the texts 5, 6 and 7, the confident half of each label joins the rows of the other folds.
+    targets = [0, 0, 1, 1, held_out_label]
+    expected = [0, 1, 2, 3, 6, 7], [0, 0, 1, 1, 1, 0]
+    assert trained_with_texts(targets, 4, without_fold=True) == (*expected, [[1, 1, 0]])
+    assert trained_with_texts(targets, 4, without_fold=True, is_averaged=False) == (*expected, [])
+
+
+def test_texts_join_all_rows_if_all_models_predict_the_same_label():
+    agreed = np.array([False, True, True])
+    joined, targets, recorded = trained_with_texts([0, 0, 1, 1, 0], 5, without_fold=False, agreed=agreed)
+    assert (joined, targets) == ([0, 1, 2, 3, 4, 6, 7], [0, 0, 1, 1, 0, 1, 0]) and recorded == [[1, 1, 0]]
+    # With several labels, texts without a label are left out.
+    several = [[0, 0], [0, 0], [0, 1], [0, 1], [0, 0]]
+    joined, targets, recorded = trained_with_texts(several, 5, without_fold=False, agreed=agreed)
+    assert joined == [0, 1, 2, 3, 4, 6] and targets[-1] == [0, 1] and recorded == [[[0, 1], [0, 1], [0, 0]]]
 
 
 def _trained(name, without_fold, is_averaged):
@@ -171,19 +196,19 @@ def _trained(name, without_fold, is_averaged):
         train=lambda rows, steps, rate_factor, done, weights: found.extend([steps, rate_factor, weights]),
     )
 
-    def run(steps, train, encode, fold_of):
+    def run(steps, train, encode, joins_mean):
         train(0)
-        found.append(fold_of)
+        found.append(joins_mean)
 
-    trainings = SimpleNamespace(run=run, mean_weights=lambda name: f"mean of {name}")
+    trainings = SimpleNamespace(run=run, mean_weights=lambda: "mean of the folds")
     trainer.train_encoder(name, np.arange(4), trainings, without_fold, is_averaged)
     return tuple(found)
 
 
 def test_the_training_on_all_rows_starts_from_the_mean_of_those_without_a_fold():
-    assert _trained("contrastive", True, True) == (5, 2.0, None, "contrastive")
-    assert _trained("contrastive", True, False) == (5, 2.0, None, None)
-    assert _trained("contrastive", False, True) == (LAST_PASSES, 1.0, "mean of contrastive", None)
+    assert _trained("contrastive", True, True) == (5, 2.0, None, True)
+    assert _trained("contrastive", True, False) == (5, 2.0, None, False)
+    assert _trained("contrastive", False, True) == (LAST_PASSES, 1.0, "mean of the folds", False)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +242,7 @@ def test_the_encoder_is_averaged_with_those_of_the_folds_by_their_share(share, e
     trainer.stage = SimpleNamespace(variables=[np.array([1.0, 5.0])], reset=weights.extend)
     trainer.share_of_folds = lambda candidate: share
     trainer.source, trainer.vectors = None, lambda source: "new vectors"
-    trainings: Any = SimpleNamespace(mean_weights=lambda name: [np.array([5.0, 9.0])])
+    trainings: Any = SimpleNamespace(mean_weights=lambda: [np.array([5.0, 9.0])])
     candidate: Any = SimpleNamespace(name="contrastive")
     found = trainer.average_with_folds(candidate, "old vectors", trainings)
     assert found == ("old vectors" if expected is None else "new vectors")

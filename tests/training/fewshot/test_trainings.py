@@ -19,7 +19,9 @@ from training.fewshot import trainings as module
 from training.fewshot.trainings import Trainings
 
 
-def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False, total=15) -> Trainings:
+def _trainings(
+    folder, monkeypatch, written, checkpoint_steps=0, resume=False, total=15, joined=None
+) -> Trainings:
     """Trainings of a model with one weight, on two folds and all rows; `written` gets the progress of checkpoints."""
     model: Any = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
     model.build((None, 1))
@@ -38,7 +40,7 @@ def _trainings(folder, monkeypatch, written, checkpoint_steps=0, resume=False, t
     train = dataclasses.replace(ResolvedConfig().train, checkpoint_steps=checkpoint_steps)
     config = dataclasses.replace(ResolvedConfig(), train=train, resume=resume)
     context: Any = SimpleNamespace(config=config, folder=folder)
-    return Trainings(stage, model, ["contrastive"], (2, 2), (2, 1), total, None, context)
+    return Trainings(stage, model, 3, 2, (2, 1), total, joined, context)
 
 
 def _run(trainings: Trainings) -> np.ndarray:
@@ -74,9 +76,9 @@ def test_the_mean_of_the_folds_has_each_of_them_once_however_often_the_fit_was_i
                 stop(trainings)
                 return np.zeros((2, 1), np.float32)
 
-            trainings.run(2, train, encode, "contrastive")
+            trainings.run(2, train, encode, joins_mean=True)
             stop(trainings)
-        return trainings.mean_weights("contrastive")[0].numpy().item()
+        return trainings.mean_weights()[0].numpy().item()
 
     def stop(trainings, raises=True):
         nonlocal events
@@ -121,3 +123,29 @@ def test_a_resumed_fit_with_other_steps_is_refused(tmp_path, monkeypatch):
         again.resumable(),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("predictions", "expected"),
+    [
+        ([[0, 1, 1], [0, 1, 2], [1, 1, 1]], [[1, 1, 1], [1, 1, 0], [0, 1, 0]]),
+        ([[[0, 1], [1, 1]], [[0, 1], [1, 0]], [[0, 1], [1, 1]]], [[1, 1], [1, 0], [1, 0]]),
+    ],
+    ids=["one label", "several"],
+)
+def test_texts_that_all_models_predict_alike_are_known_after_an_interruption(
+    predictions, expected, tmp_path, monkeypatch
+):
+    predicted = np.array(predictions, np.int32)
+    # Two labeled rows and the texts.
+    joined: Any = SimpleNamespace(targets=np.concatenate([np.zeros_like(predicted[0][:2]), predicted[0]]))
+    first, found = _trainings(tmp_path, monkeypatch, [], joined=joined), []
+    with pytest.raises(Interrupted), first.resumable():
+        found += [first.record_predictions(each).astype(int).tolist() for each in predicted[:2]]
+        signal.raise_signal(signal.SIGINT)
+        first.stop_if_signaled()
+    second = _trainings(tmp_path, monkeypatch, [], resume=True, joined=joined)
+    with second.resumable():
+        # The interruption may come after the record, before the first step.
+        found += [second.record_predictions(each).astype(int).tolist() for each in predicted[1:]]
+    assert found == [*expected[:2], *expected[1:]]
