@@ -245,7 +245,7 @@ class FewLabelTrainer:
         """Sets the targets of some texts by a head that is fitted to some rows; returns these texts, int64.
 
         Without a fold they are the texts with the most confident predictions, and with all rows those whose prediction
-        is that of the averaged folds too. A fold has no such choice: the models without another fold know its labels.
+        is that of the averaged folds too. A fold has no such choice: the other models were trained on its labels.
         """
         assert self.joined is not None
         vectors = self.vectors(self.joined, trainings)
