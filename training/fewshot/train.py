@@ -230,9 +230,13 @@ class FewLabelTrainer:
             joined = rows
             if name == PSEUDO_LABELS:
                 if not done:
-                    texts = self._label_texts(rows, trainings, without_fold, is_averaged)
-                    trainings.record_selected_texts(texts)
-                joined = np.concatenate([rows, trainings.selected_texts()])
+                    selected = self._label_texts(rows, trainings, without_fold, is_averaged)
+                    trainings.record_selected_texts(selected)
+                texts = trainings.selected_texts()
+                if not without_fold and not len(texts):
+                    # The encoder stays that of "contrastive".
+                    return iter(())
+                joined = np.concatenate([rows, texts])
             start = None if without_fold else trainings.mean_weights()
             return self.stage.train(joined, steps, rate_factor, done, start)
 

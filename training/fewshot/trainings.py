@@ -31,9 +31,9 @@ MIN_SECONDS = 60
 class TrainingState(tf.Module):
     """The variables of a checkpoint.
 
-    It has the vectors of the finished trainings, the mean of the folds' weights, weights and optimizer of the current
-    one, the texts without labels that have joined it, with their targets, and the predictions of texts that all models
-    share. The names of the attributes are part of the format of checkpoints.
+    It has the vectors of the finished trainings, the mean of the folds' weights, and weights and optimizer of the
+    current training. Of texts without labels it has those that have joined this training, their targets, and the
+    predictions that all models share. The names of the attributes are part of the format of checkpoints.
     """
 
     def __init__(
@@ -186,7 +186,11 @@ class Trainings:
         return np.flatnonzero(self._state.selected.numpy())
 
     def record_predictions(self, targets: np.ndarray) -> np.ndarray:
-        """Records predicted targets of all texts, int32 [T] or [T, C]; which are those of all calls, bool [T]."""
+        """Records predicted targets of all texts, int32 [T] or [T, C].
+
+        Returns:
+            Whether a text had the same targets in all calls, bool [T].
+        """
         earlier = self._state.agreed.numpy()
         same = (earlier == targets) | (earlier == NO_PREDICTION)
         if targets.ndim == 2:

@@ -133,9 +133,12 @@ def test_confident_texts_of_several_labels():
 
 
 def trained_with_texts(trainer_targets, rows, without_fold, is_averaged=True, agreed=None):
-    """Rows of a training with pseudo-labels, their targets, and the recorded predictions; texts are 5, 6 and 7."""
+    """A training with pseudo-labels: rows, their targets, recorded predictions, start, and whether it joins the mean.
+
+    The texts are 5, 6 and 7. The label of row 4 would decide on text 7.
+    """
     vectors = np.array(
-        [[1, 0], [0.9, 0], [0, 1], [0, 0.9], [1, 0.1], [0, 0.8], [0.1, 1], [0.6, 0]], np.float32
+        [[1, 0], [0.9, 0], [0, 1], [0, 0.9], [0.6, 0.3], [0, 0.8], [0.1, 1], [0.6, 0.3]], np.float32
     )
     trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
     trainer.model, trainer.bases = SimpleNamespace(num_labels=2), [None]
@@ -143,27 +146,33 @@ def trained_with_texts(trainer_targets, rows, without_fold, is_averaged=True, ag
     texts = np.zeros((3, *trainer.targets.shape[1:]), np.int32)
     trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, texts]))
     trainer.source, trainer.vectors = None, lambda *_: vectors
-    joined, selected, recorded = [], [], []
+    joined, selected, recorded, found = [], [], [], []
     trainer.stage = SimpleNamespace(
         fold_steps=lambda rows: 1,
         fold_rate_factor=lambda rows: 1.0,
         num_steps=lambda rows, passes: 1,
-        train=lambda chosen, *_: joined.extend(chosen.tolist()) or [0.5],
+        train=lambda rows, steps, rate_factor, done, start: (
+            joined.extend(rows.tolist()) or found.append(start)
+        ),
     )
+
+    def run(steps, train, encode, joins_mean):
+        train(0)
+        found.append(joins_mean)
 
     def record_predictions(targets):
         recorded.append(targets.tolist())
         return agreed
 
     trainings: Any = SimpleNamespace(
-        run=lambda steps, train, encode, joins_mean: train(0),
+        run=run,
         record_selected_texts=selected.extend,
         selected_texts=lambda: selected,
         record_predictions=record_predictions,
-        mean_weights=lambda: None,
+        mean_weights=lambda: "mean of the folds",
     )
     trainer.train_encoder("pseudo-labels", np.arange(rows), trainings, without_fold, is_averaged)
-    return joined, trainer.joined.targets[joined].tolist(), recorded
+    return joined, trainer.joined.targets[joined].tolist(), recorded, *found
 
 
 @pytest.mark.parametrize("held_out_label", [0, 1])
@@ -171,22 +180,31 @@ def test_held_out_labels_decide_no_pseudo_label(held_out_label):
     # Of the texts 5, 6 and 7, the confident half of each label joins the rows of the other folds.
     targets = [0, 0, 1, 1, held_out_label]
     expected = [0, 1, 2, 3, 6, 7], [0, 0, 1, 1, 1, 0]
-    assert trained_with_texts(targets, 4, without_fold=True) == (*expected, [[1, 1, 0]])
-    assert trained_with_texts(targets, 4, without_fold=True, is_averaged=False) == (*expected, [])
+    assert trained_with_texts(targets, 4, without_fold=True) == (*expected, [[1, 1, 0]], None, False)
+    assert trained_with_texts(targets, 4, without_fold=True, is_averaged=False) == (
+        *expected,
+        [],
+        None,
+        False,
+    )
 
 
 def test_texts_join_all_rows_if_all_models_predict_the_same_label():
     agreed = np.array([False, True, True])
-    joined, targets, recorded = trained_with_texts([0, 0, 1, 1, 0], 5, without_fold=False, agreed=agreed)
-    assert (joined, targets) == ([0, 1, 2, 3, 4, 6, 7], [0, 0, 1, 1, 0, 1, 0]) and recorded == [[1, 1, 0]]
+    found = trained_with_texts([0, 0, 1, 1, 0], 5, without_fold=False, agreed=agreed)
+    expected = [0, 1, 2, 3, 4, 6, 7], [0, 0, 1, 1, 0, 1, 0]
+    assert found == (*expected, [[1, 1, 0]], "mean of the folds", False)
+    # Without such texts the encoder is not trained again.
+    found = trained_with_texts([0, 0, 1, 1, 0], 5, without_fold=False, agreed=np.zeros(3, bool))
+    assert found == ([], [], [[1, 1, 0]], False)
     # With several labels, texts without a label are left out.
     several = [[0, 0], [0, 0], [0, 1], [0, 1], [0, 0]]
-    joined, targets, recorded = trained_with_texts(several, 5, without_fold=False, agreed=agreed)
+    joined, targets, recorded, *_ = trained_with_texts(several, 5, without_fold=False, agreed=agreed)
     assert joined == [0, 1, 2, 3, 4, 6] and targets[-1] == [0, 1] and recorded == [[[0, 1], [0, 1], [0, 0]]]
 
 
 def _trained(name, without_fold, is_averaged):
-    """The start of a training, and the candidate whose mean it is part of."""
+    """Steps, factor of the learning rate and start of a training, and whether it joins the mean."""
     trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
     found = []
     trainer.stage = SimpleNamespace(
