@@ -345,7 +345,7 @@ class FewLabelTrainer:
 
 
 def predicted_targets(logits: np.ndarray, several: bool) -> np.ndarray:
-    """The labels of texts, int32 [R], or [R, C] with several labels, with a probability of one half or more."""
+    """The most probable label, int32 [R]; with several labels, those with a probability of one half or more, [R, C]."""
     return (logits > 0).astype(np.int32) if several else logits.argmax(axis=1).astype(np.int32)
 
 
