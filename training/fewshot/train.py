@@ -230,8 +230,7 @@ class FewLabelTrainer:
             joined = rows
             if name == PSEUDO_LABELS:
                 if not done:
-                    selected = self._label_texts(rows, trainings, without_fold, is_averaged)
-                    trainings.record_selected_texts(selected)
+                    self._select_texts(rows, trainings, without_fold, is_averaged)
                 texts = trainings.selected_texts()
                 if not without_fold and not len(texts):
                     # The encoder stays that of "contrastive".
@@ -243,10 +242,10 @@ class FewLabelTrainer:
         joins_mean = name == CONTRASTIVE and without_fold and is_averaged
         return trainings.run(steps, train, lambda: self.vectors(self.source, trainings), joins_mean)
 
-    def _label_texts(
+    def _select_texts(
         self, rows: np.ndarray, trainings: Trainings, without_fold: bool, is_averaged: bool
-    ) -> np.ndarray:
-        """Sets the targets of some texts by a head that is fitted to some rows; returns these texts, int64.
+    ) -> None:
+        """Selects texts and sets their targets by a head that is fitted to some rows, int64 [R].
 
         Without a fold they are the texts with the most confident predictions, and with all rows those whose prediction
         is that of the averaged folds too. A fold has no such choice: the other models were trained on its labels.
@@ -267,7 +266,7 @@ class FewLabelTrainer:
                 f"few labels: {len(texts):,} of {len(targets):,} texts have the same label in all models"
             )
         self.joined.targets[texts + len(self.targets)] = targets[texts]
-        return texts + len(self.targets)
+        trainings.record_selected_texts(texts + len(self.targets))
 
     def train_on_all_rows(self, name: str, trainings: Trainings) -> np.ndarray:
         """Trains the encoder as for "contrastive" or "pseudo-labels" on all rows; returns their vectors, float32."""
@@ -403,10 +402,9 @@ def train_best_candidate(
     trainings = Trainings(
         trainer.stage,
         trainer.model,
-        len(trained_names) * (trainer.num_folds + 1),
+        len(trained_names) * steps,
         len(trainer.averaged_folds),
         shape,
-        len(trained_names) * sum(steps),
         trainer.joined,
         context,
     )

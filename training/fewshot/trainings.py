@@ -4,7 +4,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,10 +62,9 @@ class Trainings:
     Args:
         stage: The contrastive stage.
         model: Its model.
-        count: Number of trainings.
+        steps: Of each training, in any order.
         averaged: How many of them are averaged.
         shape: Labeled rows, and numbers of a vector.
-        steps: Of all trainings.
         joined: The labeled rows followed by texts without labels, if there are any.
         context: Has the folder and the settings of checkpoints.
     """
@@ -74,19 +73,18 @@ class Trainings:
         self,
         stage: ContrastiveStage,
         model: Any,
-        count: int,
+        steps: Sequence[int],
         averaged: int,
         shape: tuple[int, int],
-        steps: int,
         joined: Source | None,
         context: RunContext,
     ):
-        self._state = TrainingState(stage, model, (count, *shape), joined)
+        self._state = TrainingState(stage, model, (len(steps), *shape), joined)
         self._variables, self._averaged = stage.variables, averaged
         self._joined = joined
         self._settings, self._resumes = context.config.train, context.config.resume
         self._folder = context.folder / CHECKPOINT
-        self._total = steps
+        self._total = sum(steps)
         # The next training, the current one, and the steps of the current one.
         self._next = self._current = self._done = 0
         self._signals: list[int] = []

@@ -40,7 +40,7 @@ def _trainings(
     train = dataclasses.replace(ResolvedConfig().train, checkpoint_steps=checkpoint_steps)
     config = dataclasses.replace(ResolvedConfig(), train=train, resume=resume)
     context: Any = SimpleNamespace(config=config, folder=folder)
-    return Trainings(stage, model, 3, 2, (2, 1), total, joined, context)
+    return Trainings(stage, model, 3 * [total // 3], 2, (2, 1), joined, context)
 
 
 def _run(trainings: Trainings) -> np.ndarray:
